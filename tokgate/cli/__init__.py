@@ -1,0 +1,84 @@
+"""The command line: ``tokgate COMMAND ...``.
+
+Each command is a typer application in a module of its own, imported only when it is called, so that
+``tokgate --help`` answers at once. Exit codes: 0 green, 1 a failed verdict, 2 usage or configuration,
+3 environment or inconclusive.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tokgate import __version__
+from tokgate.errors import TokgateError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Where a command's typer application ``app`` is defined, and its one-line help."""
+
+    module: str
+    help: str
+
+
+COMMANDS: Mapping[str, Command] = {
+    "gate": Command("tokgate.cli.gate", "run the gate: pytest perf_tests, with tokgate's exit codes"),
+    "accept": Command("tokgate.cli.accept", "record a run as stored baselines, with a reason"),
+    "serve": Command("tokgate.cli.serve", "run the emulated engine by hand"),
+}
+
+USAGE = "usage: tokgate COMMAND [OPTIONS] ...   (tokgate COMMAND --help tells more)"
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    raise SystemExit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code. Faults are printed as messages, never as tracebacks.
+
+    Args:
+        arguments: without the program's name.
+    """
+    if not arguments or arguments[0] in {"-h", "--help", "help"}:
+        print(overview())
+        return 0 if arguments else 2
+    if arguments[0] in {"-V", "--version"}:
+        print(f"tokgate {__version__}")
+        return 0
+    name, *rest = arguments
+    command = COMMANDS.get(name)
+    if command is None:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean 'tokgate {near[0]}'?" if near else "tokgate --help lists the commands"
+        print(f"tokgate: no command '{name}'; {hint}", file=sys.stderr)
+        return 2
+    try:
+        result = importlib.import_module(command.module).app(
+            args=rest, prog_name=f"tokgate {name}", standalone_mode=True
+        )
+    except TokgateError as error:
+        print(f"tokgate {name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BrokenPipeError:
+        # The reader of our output went away (`tokgate ... | head`): not an error, and nothing to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def overview() -> str:
+    """The text of ``tokgate --help``."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [USAGE, "", "Regression gate for LLM inference speed on SGLang.", "", "commands:", *lines]
+    )

@@ -1,0 +1,87 @@
+"""``gate.yaml``: limits, deadlines, how often to measure, what makes a run void. Units are in the names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from tokgate.config.document import Document, Section
+
+
+class Limit(Section):
+    """A gated metric: which direction is better, and the change that fails it, in percent."""
+
+    unit: str
+    better: Literal["higher", "lower"]
+    limit_percent: float = Field(gt=0)
+
+
+class PhaseFloors(Section):
+    """Shortest no-progress deadline of each start-up phase, seconds."""
+
+    spawn_s: float = Field(default=30, gt=0)
+    imports_s: float = Field(default=120, gt=0)
+    weights_s: float = Field(default=120, gt=0)
+    kv_cache_s: float = Field(default=60, gt=0)
+    capture_s: float = Field(default=120, gt=0)
+    warmup_s: float = Field(default=60, gt=0)
+    first_token_s: float = Field(default=60, gt=0)
+
+
+class Deadlines(Section):
+    """No-progress deadlines. A phase's deadline is max(floor, factor x its usual time)."""
+
+    usual_time_factor: float = Field(default=4, gt=1)
+    floors: dict[Literal["gpu", "cpu", "emulated"], PhaseFloors] = {}
+    request_first_token_s: float = Field(default=60, gt=0)
+    request_gap_s: float = Field(default=30, gt=0)
+    request_total_s: float = Field(default=600, gt=0)
+    drain_s: float = Field(default=10, gt=0)
+    teardown_s: float = Field(default=15, gt=0)
+
+
+class Runs(Section):
+    """How often a workload is measured on one launch."""
+
+    warmup: int = Field(default=1, ge=0)
+    measured: int = Field(default=5, ge=1)
+
+
+class Statistics(Section):
+    """Error rates of the decision. ``alpha`` is shared out over all verdicts of a run."""
+
+    alpha: float = Field(default=0.01, gt=0, lt=0.5)
+    beta: float = Field(default=0.05, gt=0, lt=0.5)
+    blocks_max: int = Field(default=40, ge=2)
+    runs_per_arm: int = Field(default=4, ge=2)
+
+
+class VoidBounds(Section):
+    """Beyond these a run is void, by cause. Shares are of wall time or of reads."""
+
+    client_lag_share_of_step: float = Field(default=0.10, gt=0)
+    merged_read_share: float = Field(default=0.01, ge=0)
+    scheduler_run_delay_share: float = Field(default=0.02, ge=0)
+    steal_share: float = Field(default=0.02, ge=0)
+    max_void_runs: int = Field(default=3, ge=0)
+
+
+class GateFile(Section):
+    """Schema of ``gate.yaml``."""
+
+    metrics: dict[str, Limit]
+    runs: Runs = Runs()
+    deadlines: Deadlines = Deadlines()
+    statistics: Statistics = Statistics()
+    void: VoidBounds = VoidBounds()
+
+
+def load_gate(path: Path) -> GateFile:
+    """Read ``gate.yaml``.
+
+    Raises:
+        ConfigFault: every fault of the file, each with its line.
+    """
+    return Document(path).validate(GateFile)

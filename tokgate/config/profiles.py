@@ -1,0 +1,258 @@
+"""``profiles.yaml``: server configurations in neutral words, and the models that they serve.
+
+A profile says what is wanted (``cuda_graphs: off``), never how a given SGLang version spells it;
+:mod:`tokgate.sglang.flags` turns it into arguments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tokgate.config.document import Document, Section, unknown_key
+from tokgate.errors import UsageFault
+
+AttentionMode = Literal["prefill", "decode"]
+
+
+class SpeculationSection(Section):
+    """Speculative decoding, when a profile has it."""
+
+    algorithm: str = "EAGLE3"
+    steps: int | None = Field(default=None, ge=1)
+    topk: int | None = Field(default=None, ge=1)
+    draft_tokens: int | None = Field(default=None, ge=1)
+    attention_mode: AttentionMode = "prefill"
+    draft_attention_backend: str | None = None
+
+
+class ProfileSection(Section):
+    """One profile as written; every key may come from the profile that it extends."""
+
+    extends: str | None = None
+    reference: str | None = None
+    model: str | None = None
+    tp: int | None = Field(default=None, ge=1)
+    cuda_graphs: bool | None = None
+    cuda_graph_max_bs: int | None = Field(default=None, ge=1)
+    prefill_cuda_graphs: bool | None = None
+    attention_backend: str | None = None
+    prefill_attention_backend: str | None = None
+    decode_attention_backend: str | None = None
+    sampling_backend: str | None = None
+    attention_mode: AttentionMode | None = None
+    dtype: str | None = None
+    mem_fraction: float | None = Field(default=None, gt=0, lt=1)
+    max_running_requests: int | None = Field(default=None, ge=1)
+    max_total_tokens: int | None = Field(default=None, ge=1)
+    context_length: int | None = Field(default=None, ge=1)
+    radix_cache: bool | None = None
+    random_seed: int | None = None
+    speculation: SpeculationSection | None = None
+    env: dict[str, str] | None = None
+    extra_flags: list[str] | None = None
+
+
+class SyntheticSection(Section):
+    """A generated target + draft pair: made on this machine by ``tokgate model make``."""
+
+    preset: str
+    seed: int = 0
+    accept_length: float | None = Field(default=None, ge=1)
+
+
+class ModelSection(Section):
+    """A model: a generated pair, or local paths or hub names."""
+
+    synthetic: SyntheticSection | None = None
+    target: str | None = None
+    target_revision: str | None = None
+    draft: str | None = None
+    draft_revision: str | None = None
+
+
+class ProfilesFile(Section):
+    """Schema of ``profiles.yaml``."""
+
+    models: dict[str, ModelSection] = {}
+    default_model: dict[Literal["gpu", "cpu"], str] = {}
+    profiles: dict[str, ProfileSection]
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Speculative decoding as asked. ``None`` leaves the choice to SGLang (and is recorded as such)."""
+
+    algorithm: str = "EAGLE3"
+    steps: int | None = None
+    topk: int | None = None
+    draft_tokens: int | None = None
+    attention_mode: AttentionMode = "prefill"
+    draft_attention_backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model by name.
+
+    Attributes:
+        target, draft: local path or hub name; ``None`` for a synthetic pair until it is made.
+        preset, seed, accept_length: of a synthetic pair.
+    """
+
+    name: str
+    target: str | None = None
+    target_revision: str | None = None
+    draft: str | None = None
+    draft_revision: str | None = None
+    preset: str | None = None
+    seed: int = 0
+    accept_length: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One server configuration, resolved. See :class:`ProfileSection` for the keys."""
+
+    name: str
+    reference: str | None = None
+    model: str | None = None
+    tp: int = 1
+    cuda_graphs: bool = True
+    cuda_graph_max_bs: int | None = None
+    prefill_cuda_graphs: bool | None = None
+    attention_backend: str | None = None
+    prefill_attention_backend: str | None = None
+    decode_attention_backend: str | None = None
+    sampling_backend: str | None = None
+    dtype: str | None = None
+    mem_fraction: float | None = None
+    max_running_requests: int | None = None
+    max_total_tokens: int | None = None
+    context_length: int | None = None
+    radix_cache: bool = True
+    random_seed: int | None = None
+    speculation: Speculation | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    extra_flags: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """First 12 hex digits of SHA-256 over everything but the name and the reference."""
+        facts: dict[str, Any] = asdict(self)
+        facts.pop("name")
+        facts.pop("reference")
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """All profiles and models of a file.
+
+    Attributes:
+        default_model: engine kind -> model name, for profiles that name no model.
+    """
+
+    path: Path
+    profiles: Mapping[str, Profile]
+    models: Mapping[str, Model]
+    default_model: Mapping[str, str]
+
+    def get(self, name: str) -> Profile:
+        """The profile of that name.
+
+        Raises:
+            UsageFault: no such profile; names the nearest.
+        """
+        if name in self.profiles:
+            return self.profiles[name]
+        raise UsageFault(f"no profile '{name}' in {self.path}: {unknown_key(name, list(self.profiles))}")
+
+
+def load_profiles(path: Path) -> Profiles:
+    """Read ``profiles.yaml``.
+
+    Raises:
+        ConfigFault: every fault of the file: unknown keys, wrong types, unknown or circular
+            ``extends``, an attention mode without speculation, an unknown model or reference.
+    """
+    document = Document(path)
+    raw = document.validate(ProfilesFile)
+    models = {name: _model(document, name, section) for name, section in raw.models.items()}
+    for kind, model in raw.default_model.items():
+        if model not in models:
+            document.fault(("default_model", kind), f"no model '{model}': {unknown_key(model, list(models))}")
+    profiles = {}
+    for name in raw.profiles:
+        profile = _profile(document, raw.profiles, name)
+        if profile is None:
+            continue
+        if profile.model is not None and profile.model not in models:
+            document.fault(("profiles", name, "model"), f"no model '{profile.model}'")
+        if profile.reference is not None and profile.reference not in raw.profiles:
+            document.fault(("profiles", name, "reference"), f"no profile '{profile.reference}'")
+        profiles[name] = profile
+    if not raw.profiles:
+        document.fault(("profiles",), "holds no profile")
+    document.check()
+    default_model: dict[str, str] = {**raw.default_model}
+    return Profiles(path, profiles, models, default_model)
+
+
+def _model(document: Document, name: str, section: ModelSection) -> Model:
+    if (section.synthetic is None) == (section.target is None):
+        document.fault(("models", name), "give either 'synthetic' or 'target'")
+    pair = section.synthetic
+    return Model(
+        name=name,
+        target=section.target,
+        target_revision=section.target_revision,
+        draft=section.draft,
+        draft_revision=section.draft_revision,
+        preset=pair.preset if pair else None,
+        seed=pair.seed if pair else 0,
+        accept_length=pair.accept_length if pair else None,
+    )
+
+
+def _profile(document: Document, sections: Mapping[str, ProfileSection], name: str) -> Profile | None:
+    chain: list[str] = []
+    current: str | None = name
+    while current is not None:
+        where = ("profiles", chain[-1] if chain else name, "extends")
+        if current in chain:
+            document.fault(where, f"goes round in a circle: {' -> '.join([*chain, current])}")
+            return None
+        if current not in sections:
+            document.fault(where, f"no profile '{current}': {unknown_key(current, list(sections))}")
+            return None
+        chain.append(current)
+        current = sections[current].extends
+    merged: dict[str, Any] = {}
+    env: dict[str, str] = {}
+    for ancestor in reversed(chain):
+        section = sections[ancestor]
+        env |= section.env or {}
+        merged |= {key: getattr(section, key) for key in section.model_fields_set}
+    merged.pop("extends", None)
+    merged.pop("env", None)
+    mode = merged.pop("attention_mode", None)
+    section_speculation: SpeculationSection | None = merged.pop("speculation", None)
+    speculation = Speculation(**section_speculation.model_dump()) if section_speculation else None
+    if mode is not None:
+        if speculation is None:
+            document.fault(
+                ("profiles", name, "attention_mode"),
+                "is the attention mode of speculative verification; this profile has no 'speculation'",
+            )
+            return None
+        speculation = Speculation(**{**asdict(speculation), "attention_mode": mode})
+    merged["extra_flags"] = tuple(merged.get("extra_flags") or ())
+    values = {key: value for key, value in merged.items() if value is not None}
+    return Profile(name=name, speculation=speculation, env=env, **values)

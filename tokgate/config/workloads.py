@@ -1,0 +1,160 @@
+"""``workloads.yaml``: what is asked of a server. A workload has a digest, which is part of every
+baseline's identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from tokgate.config.document import Document, Section, unknown_key
+from tokgate.errors import UsageFault
+
+Route = Literal["generate", "completions", "chat"]
+PromptKind = Literal["tokens", "text", "trace"]
+
+
+class PromptSection(Section):
+    """Where prompts come from: generated token ids, the shipped texts, or a JSONL trace."""
+
+    kind: PromptKind = "tokens"
+    length_tokens: int = Field(default=64, ge=1)
+    shared_prefix: float = Field(default=0.0, ge=0, le=1)
+    seed: int = 0
+    path: str | None = None
+
+
+class ArrivalSection(Section):
+    """Open loop: when requests are sent, whatever the server does. Absent: closed loop."""
+
+    process: Literal["poisson", "constant", "trace"]
+    rate_per_s: float | None = Field(default=None, gt=0)
+    seed: int = 0
+
+
+class WorkloadSection(Section):
+    """One workload."""
+
+    concurrency: int = Field(default=1, ge=1)
+    requests: int = Field(ge=1)
+    output_tokens: int = Field(ge=2)
+    prompts: PromptSection = PromptSection()
+    arrival: ArrivalSection | None = None
+    route: Route = "generate"
+    engines: list[Literal["gpu", "cpu", "emulated"]] = ["gpu", "cpu", "emulated"]
+    slow: bool = False
+
+
+class WorkloadsFile(Section):
+    """Schema of ``workloads.yaml``."""
+
+    workloads: dict[str, WorkloadSection]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """See :class:`PromptSection`. Lengths in tokens; ``shared_prefix`` is a share of the length."""
+
+    kind: PromptKind = "tokens"
+    length_tokens: int = 64
+    shared_prefix: float = 0.0
+    seed: int = 0
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """See :class:`ArrivalSection`. ``rate_per_s`` in requests a second."""
+
+    process: Literal["poisson", "constant", "trace"]
+    rate_per_s: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What one run asks of a server.
+
+    Attributes:
+        concurrency: requests in flight at once (closed loop).
+        requests: requests a run.
+        output_tokens: tokens asked of each request; end-of-sequence is ignored.
+        engines: engine kinds on which the gate runs it by default.
+        slow: outside the quick matrix; run with ``-m slow`` or by name.
+    """
+
+    name: str
+    concurrency: int
+    requests: int
+    output_tokens: int
+    prompts: Prompts = Prompts()
+    arrival: Arrival | None = None
+    route: Route = "generate"
+    engines: tuple[str, ...] = ("gpu", "cpu", "emulated")
+    slow: bool = False
+
+    @property
+    def digest(self) -> str:
+        """First 12 hex digits of SHA-256 over what is asked (not name, engines or slow)."""
+        facts = asdict(self)
+        for key in ("name", "engines", "slow"):
+            facts.pop(key)
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Workloads:
+    """All workloads of a file."""
+
+    path: Path
+    workloads: Mapping[str, Workload]
+
+    def get(self, name: str) -> Workload:
+        """The workload of that name.
+
+        Raises:
+            UsageFault: no such workload; names the nearest.
+        """
+        if name in self.workloads:
+            return self.workloads[name]
+        raise UsageFault(f"no workload '{name}' in {self.path}: {unknown_key(name, list(self.workloads))}")
+
+
+def load_workloads(path: Path) -> Workloads:
+    """Read ``workloads.yaml``.
+
+    Raises:
+        ConfigFault: every fault of the file, each with its line.
+    """
+    document = Document(path)
+    raw = document.validate(WorkloadsFile)
+    workloads = {}
+    for name, section in raw.workloads.items():
+        at = ("workloads", name)
+        if section.prompts.kind == "trace" and section.prompts.path is None:
+            document.fault((*at, "prompts"), "a trace needs 'path'")
+        arrival = section.arrival
+        if arrival and arrival.process != "trace" and arrival.rate_per_s is None:
+            document.fault((*at, "arrival"), "needs 'rate_per_s' (requests a second)")
+        if section.requests < section.concurrency and arrival is None:
+            document.fault((*at, "requests"), f"fewer requests than concurrency {section.concurrency}")
+        workloads[name] = Workload(
+            name=name,
+            concurrency=section.concurrency,
+            requests=section.requests,
+            output_tokens=section.output_tokens,
+            prompts=Prompts(**section.prompts.model_dump()),
+            arrival=Arrival(**arrival.model_dump()) if arrival else None,
+            route=section.route,
+            engines=tuple(section.engines),
+            slow=section.slow,
+        )
+    if not raw.workloads:
+        document.fault(("workloads",), "holds no workload")
+    document.check()
+    return Workloads(path, workloads)

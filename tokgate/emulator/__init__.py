@@ -1,0 +1,1 @@
+"""An engine without a model: SGLang's protocol and log lines, timing from a scenario, faults on request."""

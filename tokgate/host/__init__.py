@@ -1,0 +1,1 @@
+"""The machine: GPU facts, fitness, contention counters, one lock per GPU."""

@@ -1,0 +1,231 @@
+"""Sample: the record of one run of one workload on one launch.
+
+A Sample holds everything that a verdict needs, so that stored ones can be judged again with no GPU.
+Times are seconds from the run's start on CLOCK_MONOTONIC unless a name says otherwise. Tokens are the
+server's own counts, never counts of chunks. What a server did not report is ``None``, never 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tokgate.errors import ResultsUnwritable, SampleFault
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What was measured. Two Samples are comparable only when the fields that matter are equal.
+
+    Attributes:
+        engine: ``gpu``, ``cpu`` or ``emulated``.
+        engine_name: name of the engine file or scenario.
+        sglang_version: as the server reports it.
+        host_class: slug of the GPU's NVML name (``-xN`` for N > 1), ``cpu-...`` or ``emulated-...``.
+        profile, profile_digest, workload, workload_digest: from the configuration.
+        model: name and digest of the model, empty for the emulated engine.
+        launch: identifier of the server process that served it.
+        run: 0-based number of the run on this launch (warm-ups are not counted and not stored).
+        started_at: UTC, ISO 8601.
+        resolved: server arguments as the server reports them, those that change what is measured.
+    """
+
+    engine: str
+    engine_name: str
+    sglang_version: str
+    host_class: str
+    profile: str
+    profile_digest: str
+    workload: str
+    workload_digest: str
+    model: str
+    launch: str
+    run: int
+    started_at: str
+    resolved: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a run.
+
+    Attributes:
+        index: 0-based position in the workload's prompts.
+        outcome: ``ok``, ``short`` (fewer tokens than asked), or a counted failure: ``refused``,
+            ``http_4xx``, ``http_5xx``, ``stream_error``, ``early_close``, ``stalled``, ``malformed``.
+        intended_s, sent_s, first_token_s, last_token_s: ``None`` where it never came to that.
+        prompt_tokens, completion_tokens, cached_tokens: the server's counts.
+        first_tokens: tokens that the first token-bearing event carried.
+        steps: token-bearing events, merged reads split by event.
+        queue_s: time in the server's queue, as reported.
+        verify_count: verify passes of speculative decoding, as reported on the final event.
+        accept_histogram: passes by number of accepted draft tokens, index 0..steps, as reported.
+        output_ids: generated token ids, when the workload keeps them.
+        detail: for a failure, what was seen.
+    """
+
+    index: int
+    outcome: str
+    intended_s: float
+    sent_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    first_tokens: int | None = None
+    steps: int = 0
+    queue_s: float | None = None
+    verify_count: int | None = None
+    accept_histogram: tuple[int, ...] | None = None
+    output_ids: tuple[int, ...] | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """How far the measuring client can be trusted in this run.
+
+    Attributes:
+        stamp_tier: ``tap``, ``kernel`` (SO_TIMESTAMPNS) or ``user`` (clock after the read).
+        lag_p99_s: 99th percentile of user clock minus kernel stamp; ``None`` without kernel stamps.
+        merged_read_share: share of reads that held more than one event.
+        unstamped_share: share of reads without a kernel stamp.
+        client_cpu_s, client_run_delay_s: CPU time and time runnable but not running, of the client.
+        clock_step_s: largest step between CLOCK_REALTIME and CLOCK_MONOTONIC seen during the run.
+    """
+
+    stamp_tier: str
+    lag_p99_s: float | None = None
+    merged_read_share: float = 0.0
+    unstamped_share: float = 0.0
+    client_cpu_s: float = 0.0
+    client_run_delay_s: float | None = None
+    clock_step_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """Why a run does not count: the cause, what was measured, the bound."""
+
+    cause: str
+    measured: float
+    bound: float
+    unit: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run. See the module's docstring.
+
+    Attributes:
+        metrics: name with unit -> value. ``output_tok_s``, ``output_tok_s_steady``, ``ttft_s_p50``,
+            ``ttft_s_p99``, ``step_ms_p50``, ``step_ms_p99``, ``tokens_per_step``, ``tpot_ms``,
+            ``e2e_s_p50``, ``accept_length``, ``cycle_ms``; absent where they have no meaning.
+        contention: counters of the host over the run: ``scheduler_run_delay_s``, ``steal_s``, ...
+        void: reasons why the run does not count; empty when it does.
+    """
+
+    identity: Identity
+    requests: tuple[Request, ...]
+    audit: Audit
+    metrics: Mapping[str, float]
+    duration_s: float
+    contention: Mapping[str, float] = field(default_factory=dict)
+    void: tuple[Void, ...] = ()
+    schema: int = SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values only; :meth:`from_json` reads it back equal."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Sample:
+        """Read one stored Sample.
+
+        Raises:
+            SampleFault: not a Sample of this schema; names the field.
+        """
+        if data.get("schema") != SCHEMA:
+            raise SampleFault(f"sample schema {data.get('schema')!r}, this tokgate reads {SCHEMA}")
+        try:
+            return cls(
+                identity=Identity(**_known(Identity, data["identity"])),
+                requests=tuple(_request(item) for item in data["requests"]),
+                audit=Audit(**_known(Audit, data["audit"])),
+                metrics=dict(data["metrics"]),
+                duration_s=float(data["duration_s"]),
+                contention=dict(data.get("contention", {})),
+                void=tuple(Void(**_known(Void, item)) for item in data.get("void", ())),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SampleFault(f"not a sample: {type(error).__name__}: {error}") from error
+
+
+def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    names = {item.name for item in fields(kind)}
+    unknown = sorted(set(data) - names)
+    if unknown:
+        raise SampleFault(f"not a sample: {kind.__name__} has no field {', '.join(unknown)}")
+    return dict(data)
+
+
+def _request(data: Mapping[str, Any]) -> Request:
+    known = _known(Request, data)
+    for key in ("accept_histogram", "output_ids"):
+        if known.get(key) is not None:
+            known[key] = tuple(known[key])
+    return Request(**known)
+
+
+def write_json(path: Path, data: object) -> None:
+    """Write JSON so that the file is either whole or not there (temporary file, fsync, rename).
+
+    Raises:
+        ResultsUnwritable: disk full, folder missing or read-only.
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise ResultsUnwritable(f"results cannot be written to {path}: {error.strerror}") from error
+
+
+def read_samples(path: Path) -> list[Sample]:
+    """All Samples of a file (one object or a list) or of a folder of ``*.sample.json``, in name order.
+
+    Raises:
+        SampleFault: unreadable, not JSON, or not Samples; names the file.
+    """
+    paths = sorted(path.rglob("*.sample.json")) if path.is_dir() else [path]
+    found: list[Sample] = []
+    for item in paths:
+        try:
+            data = json.loads(item.read_text(encoding="utf-8"))
+            found += [Sample.from_json(entry) for entry in (data if isinstance(data, list) else [data])]
+        except OSError as error:
+            raise SampleFault(f"{item}: cannot be read: {error.strerror}") from error
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise SampleFault(f"{item}: not JSON: {error}") from error
+        except (SampleFault, AttributeError) as error:
+            raise SampleFault(f"{item}: {error}") from error
+    if not found:
+        raise SampleFault(f"{path}: holds no samples")
+    return found

@@ -1,0 +1,1 @@
+"""Generated target + EAGLE-3 draft pairs whose output and accept length are known beforehand."""

@@ -1,0 +1,1 @@
+"""Verdicts as a terminal table, Markdown, JSON and JUnit."""

@@ -1,0 +1,1 @@
+"""From a profile to a running server and back: launch, phases with deadlines, pool, forensics, teardown."""

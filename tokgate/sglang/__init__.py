@@ -1,0 +1,1 @@
+"""The only place that knows SGLang: flags by version, log lines, HTTP fields, names of metrics."""
