@@ -201,7 +201,7 @@ def load_profiles(path: Path) -> Profiles:
     if not raw.profiles:
         document.fault(("profiles",), "holds no profile")
     document.check()
-    default_model: dict[str, str] = {**raw.default_model}
+    default_model = {str(kind): model for kind, model in raw.default_model.items()}
     return Profiles(path, profiles, models, default_model)
 
 
