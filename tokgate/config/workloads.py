@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import Field
 
 from tokgate.config.document import Document, Section, unknown_key
+from tokgate.config.engine import EngineKind
 from tokgate.errors import UsageFault
 
 Route = Literal["generate", "completions", "chat"]
@@ -37,6 +38,14 @@ class ArrivalSection(Section):
     seed: int = 0
 
 
+class SizeSection(Section):
+    """Another size of a workload on one kind of engine; what is absent stays as given."""
+
+    requests: int | None = Field(default=None, ge=1)
+    output_tokens: int | None = Field(default=None, ge=2)
+    length_tokens: int | None = Field(default=None, ge=1)
+
+
 class WorkloadSection(Section):
     """One workload."""
 
@@ -46,8 +55,9 @@ class WorkloadSection(Section):
     prompts: PromptSection = PromptSection()
     arrival: ArrivalSection | None = None
     route: Route = "generate"
-    engines: list[Literal["gpu", "cpu", "emulated"]] = ["gpu", "cpu", "emulated"]
+    engines: list[EngineKind] = ["gpu", "cpu", "emulated"]
     slow: bool = False
+    size_on: dict[EngineKind, SizeSection] = {}
 
 
 class WorkloadsFile(Section):
@@ -109,7 +119,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """All workloads of a file."""
+    """The workloads of a file, in the sizes for one kind of engine."""
 
     path: Path
     workloads: Mapping[str, Workload]
@@ -125,36 +135,44 @@ class Workloads:
         raise UsageFault(f"no workload '{name}' in {self.path}: {unknown_key(name, list(self.workloads))}")
 
 
-def load_workloads(path: Path) -> Workloads:
-    """Read ``workloads.yaml``.
+def load_workloads(path: Path, kind: EngineKind) -> Workloads:
+    """Read ``workloads.yaml`` in the sizes for engines of ``kind``.
 
     Raises:
         ConfigFault: every fault of the file, each with its line.
     """
     document = Document(path)
     raw = document.validate(WorkloadsFile)
-    workloads = {}
-    for name, section in raw.workloads.items():
-        at = ("workloads", name)
-        if section.prompts.kind == "trace" and section.prompts.path is None:
-            document.fault((*at, "prompts"), "a trace needs 'path'")
-        arrival = section.arrival
-        if arrival and arrival.process != "trace" and arrival.rate_per_s is None:
-            document.fault((*at, "arrival"), "needs 'rate_per_s' (requests a second)")
-        if section.requests < section.concurrency and arrival is None:
-            document.fault((*at, "requests"), f"fewer requests than concurrency {section.concurrency}")
-        workloads[name] = Workload(
-            name=name,
-            concurrency=section.concurrency,
-            requests=section.requests,
-            output_tokens=section.output_tokens,
-            prompts=Prompts(**section.prompts.model_dump()),
-            arrival=Arrival(**arrival.model_dump()) if arrival else None,
-            route=section.route,
-            engines=tuple(section.engines),
-            slow=section.slow,
-        )
+    workloads = {
+        name: _workload(document, name, section, section.size_on.get(kind, SizeSection()))
+        for name, section in raw.workloads.items()
+    }
     if not raw.workloads:
         document.fault(("workloads",), "holds no workload")
     document.check()
     return Workloads(path, workloads)
+
+
+def _workload(document: Document, name: str, section: WorkloadSection, size: SizeSection) -> Workload:
+    at = ("workloads", name)
+    arrival = section.arrival
+    requests = size.requests or section.requests
+    if section.prompts.kind == "trace" and section.prompts.path is None:
+        document.fault((*at, "prompts"), "a trace needs 'path'")
+    if arrival and arrival.process != "trace" and arrival.rate_per_s is None:
+        document.fault((*at, "arrival"), "needs 'rate_per_s' (requests a second)")
+    if requests < section.concurrency and arrival is None:
+        document.fault((*at, "requests"), f"{requests} is fewer than the concurrency, {section.concurrency}")
+    prompts = section.prompts.model_dump()
+    prompts["length_tokens"] = size.length_tokens or section.prompts.length_tokens
+    return Workload(
+        name=name,
+        concurrency=section.concurrency,
+        requests=requests,
+        output_tokens=size.output_tokens or section.output_tokens,
+        prompts=Prompts(**prompts),
+        arrival=Arrival(**arrival.model_dump()) if arrival else None,
+        route=section.route,
+        engines=tuple(section.engines),
+        slow=section.slow,
+    )

@@ -1,0 +1,150 @@
+"""``results/<run>/``: everything a run produced, written as it is produced, so that a crash loses nothing.
+
+::
+
+    run.json                       what was run, by whom, and how it ended
+    samples/<profile>/<workload>/  one file a run
+    verdicts.jsonl                 one line a verdict, in the order in which they were reached
+    logs/  forensics/              of the servers
+    report.md  junit.xml           at the end
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tokgate.errors import ResultsUnwritable, SampleFault
+from tokgate.load.sample import Sample, write_json
+from tokgate.verdict import Kind, Verdict
+
+
+class Results:
+    """The folder of one run. Thread-safe.
+
+    Args:
+        root: folder of all runs; ``root/latest`` points to the newest.
+        facts: what goes into ``run.json``.
+
+    Raises:
+        ResultsUnwritable: the folder cannot be made.
+    """
+
+    def __init__(self, root: Path, facts: Mapping[str, Any]) -> None:
+        now = datetime.datetime.now(datetime.UTC)
+        self.name = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        self.folder = root / self.name
+        self._facts = {"run": self.name, "started_at": now.isoformat(timespec="seconds"), **facts}
+        self._lock = threading.Lock()
+        self._write_run("running")
+        for name in ("samples", "logs", "forensics"):
+            self._make(self.folder / name)
+        _point(root / "latest", self.name)
+
+    def _make(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResultsUnwritable(f"{folder} cannot be made: {error.strerror}") from error
+
+    def _write_run(self, status: str) -> None:
+        write_json(self.folder / "run.json", {**self._facts, "status": status})
+
+    def add_sample(self, sample: Sample) -> Path:
+        """Store one Sample; returns its file.
+
+        Raises:
+            ResultsUnwritable: disk full or folder gone; Samples stored before stay whole.
+        """
+        of = sample.identity
+        name = f"{of.launch}-r{of.run:02d}{'-void' if sample.void else ''}.sample.json"
+        path = self.folder / "samples" / of.profile / of.workload / name
+        write_json(path, sample.to_json())
+        return path
+
+    def add_verdict(self, verdict: Verdict) -> None:
+        """Append one verdict.
+
+        Raises:
+            ResultsUnwritable: disk full or folder gone.
+        """
+        line = json.dumps(asdict(verdict), allow_nan=False) + "\n"
+        try:
+            with self._lock, (self.folder / "verdicts.jsonl").open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            raise ResultsUnwritable(f"verdicts cannot be written: {error.strerror}") from error
+
+    def close(self, status: str) -> None:
+        """Say in ``run.json`` how the run ended."""
+        self._facts["ended_at"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self._write_run(status)
+
+
+def _point(link: Path, target: str) -> None:
+    temporary = link.with_name(f".latest-{os.getpid()}")
+    try:
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(target)
+        temporary.replace(link)
+    except OSError as error:
+        raise ResultsUnwritable(f"{link} cannot be written: {error.strerror}") from error
+
+
+def find_run(root: Path, name: str) -> Path:
+    """A run by name, by path, or ``latest``.
+
+    Raises:
+        SampleFault: no such run; names those that exist.
+    """
+    for candidate in (root / name, Path(name)):
+        if (candidate / "run.json").is_file():
+            return candidate.resolve()
+    existing = sorted(p.parent.name for p in root.glob("*/run.json") if not p.parent.is_symlink())
+    raise SampleFault(f"no run '{name}' in {root}", [f"runs there: {', '.join(existing[-10:]) or 'none'}"])
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """``run.json`` of a run.
+
+    Raises:
+        SampleFault: unreadable or not JSON.
+    """
+    try:
+        data = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SampleFault(f"{folder / 'run.json'}: {error}") from error
+    if not isinstance(data, dict):
+        raise SampleFault(f"{folder / 'run.json'}: not an object")
+    return data
+
+
+def read_verdicts(folder: Path) -> list[Verdict]:
+    """All verdicts of a run, in order; a last line cut short by a crash is dropped.
+
+    Raises:
+        SampleFault: a line that is neither whole nor last.
+    """
+    path = folder / "verdicts.jsonl"
+    return list(_verdicts(path)) if path.is_file() else []
+
+
+def _verdicts(path: Path) -> Iterator[Verdict]:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        if number == len(lines) and not line.endswith("\n"):
+            return
+        try:
+            data = json.loads(line)
+            data["kind"] = Kind(data["kind"])
+            data["body"], data["files"] = tuple(data["body"]), tuple(data["files"])
+            yield Verdict(**data)
+        except (ValueError, KeyError, TypeError) as error:
+            raise SampleFault(f"{path}:{number}: not a verdict: {error}") from error
