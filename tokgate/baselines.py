@@ -79,7 +79,7 @@ class Baseline:
     reason: str
 
     def series(self, metric: str) -> list[list[float]]:
-        """Runs of a metric by session: sessions x runs, in the metric's unit; sessions without it left out."""
+        """Runs of a metric by session (sessions x runs); sessions without the metric are left out."""
         return [list(s.samples[metric]) for s in self.sessions if s.samples.get(metric)]
 
 

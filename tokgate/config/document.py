@@ -103,6 +103,14 @@ class Document:
             self.fault(where, f"cannot be read as a value: {error}")
             return None
 
+    def section(self, *where: str) -> dict[str, Any]:
+        """The mapping at a location as read, empty where there is none: for checks across keys, which
+        are made before :meth:`validate` so that its faults and theirs are reported together."""
+        found: Any = self.data
+        for part in where:
+            found = found.get(part) if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else {}
+
     def line(self, where: Location) -> int:
         """1-based line of a location, or of its nearest enclosing key."""
         while where not in self._lines:
@@ -117,7 +125,7 @@ class Document:
         """The whole file as ``model``.
 
         Raises:
-            ConfigFault: with every fault of the file, in line order.
+            ConfigFault: with every fault of the file, those recorded before included, in line order.
         """
         result: ModelT | None = None
         try:
@@ -126,7 +134,8 @@ class Document:
             for item in error.errors():
                 where = self._yaml_location(tuple(item["loc"]))
                 if item["type"] == "extra_forbidden":
-                    self.fault(where, unknown_key(str(where[-1]), known_keys(model, where[:-1])))
+                    hint = nearest(str(where[-1]), known_keys(model, where[:-1]))
+                    self.fault(where, f"unknown key; {hint}")
                 elif item["type"] == "missing":
                     self.fault(where, "is missing")
                 else:
@@ -166,12 +175,12 @@ def dotted(where: Location) -> str:
     return text or "(top)"
 
 
-def unknown_key(key: str, known: list[str]) -> str:
-    """The message for an unknown key, naming the nearest known one."""
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+def nearest(name: str, known: list[str]) -> str:
+    """A hint for a name that is not known: the nearest known one, or all of them."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if near:
-        return f"unknown key; did you mean '{near[0]}'?"
-    return f"unknown key; known here: {', '.join(sorted(known))}" if known else "unknown key"
+        return f"did you mean '{near[0]}'?"
+    return f"known here: {', '.join(sorted(known)) or 'none'}"
 
 
 def known_keys(model: type[BaseModel], where: Location) -> list[str]:

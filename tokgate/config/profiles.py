@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
-from tokgate.config.document import Document, Section, unknown_key
+from tokgate.config.document import Document, Location, Section, nearest
 from tokgate.errors import UsageFault
 
 AttentionMode = Literal["prefill", "decode"]
@@ -172,7 +172,7 @@ class Profiles:
         """
         if name in self.profiles:
             return self.profiles[name]
-        raise UsageFault(f"no profile '{name}' in {self.path}: {unknown_key(name, list(self.profiles))}")
+        raise UsageFault(f"no profile '{name}' in {self.path}; {nearest(name, list(self.profiles))}")
 
 
 def load_profiles(path: Path) -> Profiles:
@@ -183,31 +183,63 @@ def load_profiles(path: Path) -> Profiles:
             ``extends``, an attention mode without speculation, an unknown model or reference.
     """
     document = Document(path)
+    _check_names(document)
     raw = document.validate(ProfilesFile)
-    models = {name: _model(document, name, section) for name, section in raw.models.items()}
-    for kind, model in raw.default_model.items():
-        if model not in models:
-            document.fault(("default_model", kind), f"no model '{model}': {unknown_key(model, list(models))}")
-    profiles = {}
-    for name in raw.profiles:
-        profile = _profile(document, raw.profiles, name)
-        if profile is None:
-            continue
-        if profile.model is not None and profile.model not in models:
-            document.fault(("profiles", name, "model"), f"no model '{profile.model}'")
-        if profile.reference is not None and profile.reference not in raw.profiles:
-            document.fault(("profiles", name, "reference"), f"no profile '{profile.reference}'")
-        profiles[name] = profile
-    if not raw.profiles:
+    return Profiles(
+        path=path,
+        profiles={name: _profile(raw.profiles, name) for name in raw.profiles},
+        models={name: _model(name, section) for name, section in raw.models.items()},
+        default_model={str(kind): model for kind, model in raw.default_model.items()},
+    )
+
+
+def _check_names(document: Document) -> None:
+    """Record names that lead nowhere, circles, and keys that contradict each other."""
+    profiles, models = document.section("profiles"), document.section("models")
+    if "profiles" in document.data and not profiles:
         document.fault(("profiles",), "holds no profile")
-    document.check()
-    default_model = {str(kind): model for kind, model in raw.default_model.items()}
-    return Profiles(path, profiles, models, default_model)
+    for kind, model in document.section("default_model").items():
+        _check_name(document, ("default_model", kind), "model", model, models)
+    for name in models:
+        given = {"synthetic", "target"} & set(document.section("models", name))
+        if len(given) != 1:
+            document.fault(("models", name), "give either 'synthetic' or 'target'")
+    for name in profiles:
+        own = document.section("profiles", name)
+        for key, known in (("model", models), ("reference", profiles), ("extends", profiles)):
+            if own.get(key) is not None:
+                word = "model" if key == "model" else "profile"
+                _check_name(document, ("profiles", name, key), word, own[key], known)
+        chain = _ancestors(document, name)
+        if chain[-1] in chain[:-1]:
+            document.fault(("profiles", name, "extends"), f"goes round in a circle: {' -> '.join(chain)}")
+        elif own.get("attention_mode") is not None and not any(
+            document.section("profiles", ancestor).get("speculation") for ancestor in chain
+        ):
+            document.fault(
+                ("profiles", name, "attention_mode"),
+                "is the attention mode of speculative verification; this profile has no 'speculation'",
+            )
 
 
-def _model(document: Document, name: str, section: ModelSection) -> Model:
-    if (section.synthetic is None) == (section.target is None):
-        document.fault(("models", name), "give either 'synthetic' or 'target'")
+def _check_name(
+    document: Document, where: Location, word: str, name: object, known: Mapping[str, Any]
+) -> None:
+    if str(name) not in known:
+        document.fault(where, f"no {word} '{name}'; {nearest(str(name), list(known))}")
+
+
+def _ancestors(document: Document, name: str) -> list[str]:
+    """The chain of ``extends`` from a profile on; a circle ends with the name that closes it."""
+    chain = [name]
+    while (parent := document.section("profiles", chain[-1]).get("extends")) is not None:
+        chain.append(str(parent))
+        if chain[-1] in chain[:-1]:
+            break
+    return chain
+
+
+def _model(name: str, section: ModelSection) -> Model:
     pair = section.synthetic
     return Model(
         name=name,
@@ -221,38 +253,22 @@ def _model(document: Document, name: str, section: ModelSection) -> Model:
     )
 
 
-def _profile(document: Document, sections: Mapping[str, ProfileSection], name: str) -> Profile | None:
-    chain: list[str] = []
-    current: str | None = name
-    while current is not None:
-        where = ("profiles", chain[-1] if chain else name, "extends")
-        if current in chain:
-            document.fault(where, f"goes round in a circle: {' -> '.join([*chain, current])}")
-            return None
-        if current not in sections:
-            document.fault(where, f"no profile '{current}': {unknown_key(current, list(sections))}")
-            return None
-        chain.append(current)
-        current = sections[current].extends
+def _profile(sections: Mapping[str, ProfileSection], name: str) -> Profile:
+    chain = [sections[name]]
+    while (parent := chain[-1].extends) is not None:
+        chain.append(sections[parent])
     merged: dict[str, Any] = {}
     env: dict[str, str] = {}
-    for ancestor in reversed(chain):
-        section = sections[ancestor]
+    for section in reversed(chain):
         env |= section.env or {}
         merged |= {key: getattr(section, key) for key in section.model_fields_set}
-    merged.pop("extends", None)
-    merged.pop("env", None)
+    for key in ("extends", "env"):
+        merged.pop(key, None)
     mode = merged.pop("attention_mode", None)
     section_speculation: SpeculationSection | None = merged.pop("speculation", None)
     speculation = Speculation(**section_speculation.model_dump()) if section_speculation else None
-    if mode is not None:
-        if speculation is None:
-            document.fault(
-                ("profiles", name, "attention_mode"),
-                "is the attention mode of speculative verification; this profile has no 'speculation'",
-            )
-            return None
-        speculation = Speculation(**{**asdict(speculation), "attention_mode": mode})
+    if speculation is not None and mode is not None:
+        speculation = replace(speculation, attention_mode=mode)
     merged["extra_flags"] = tuple(merged.get("extra_flags") or ())
     values = {key: value for key, value in merged.items() if value is not None}
     return Profile(name=name, speculation=speculation, env=env, **values)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tokgate.config.document import Document, Section, unknown_key
+from tokgate.config.document import Document, Section, nearest
 from tokgate.config.engine import EngineKind
 from tokgate.errors import UsageFault
 
@@ -132,7 +132,7 @@ class Workloads:
         """
         if name in self.workloads:
             return self.workloads[name]
-        raise UsageFault(f"no workload '{name}' in {self.path}: {unknown_key(name, list(self.workloads))}")
+        raise UsageFault(f"no workload '{name}' in {self.path}; {nearest(name, list(self.workloads))}")
 
 
 def load_workloads(path: Path, kind: EngineKind) -> Workloads:
@@ -142,36 +142,52 @@ def load_workloads(path: Path, kind: EngineKind) -> Workloads:
         ConfigFault: every fault of the file, each with its line.
     """
     document = Document(path)
+    _check_sizes(document)
     raw = document.validate(WorkloadsFile)
-    workloads = {
-        name: _workload(document, name, section, section.size_on.get(kind, SizeSection()))
-        for name, section in raw.workloads.items()
-    }
-    if not raw.workloads:
+    return Workloads(path, {name: _workload(name, section, kind) for name, section in raw.workloads.items()})
+
+
+def _check_sizes(document: Document) -> None:
+    """Record keys that are missing beside others or contradict them."""
+    workloads = document.section("workloads")
+    if "workloads" in document.data and not workloads:
         document.fault(("workloads",), "holds no workload")
-    document.check()
-    return Workloads(path, workloads)
+    for name in workloads:
+        own = document.section("workloads", name)
+        prompts = document.section("workloads", name, "prompts")
+        arrival = document.section("workloads", name, "arrival")
+        if prompts.get("kind") == "trace" and not prompts.get("path"):
+            document.fault(("workloads", name, "prompts"), "a trace needs 'path'")
+        if arrival.get("process") in {"poisson", "constant"} and arrival.get("rate_per_s") is None:
+            document.fault(("workloads", name, "arrival"), "needs 'rate_per_s' (requests a second)")
+        concurrency = own.get("concurrency", 1)
+        sizes: dict[tuple[str, ...], object] = {("requests",): own.get("requests")}
+        for kind, size in document.section("workloads", name, "size_on").items():
+            if isinstance(size, dict):
+                sizes["size_on", kind, "requests"] = size.get("requests")
+        for where, requests in sizes.items():
+            if (
+                isinstance(requests, int)
+                and isinstance(concurrency, int)
+                and not arrival
+                and requests < concurrency
+            ):
+                document.fault(
+                    ("workloads", name, *where), f"{requests} is fewer than the concurrency, {concurrency}"
+                )
 
 
-def _workload(document: Document, name: str, section: WorkloadSection, size: SizeSection) -> Workload:
-    at = ("workloads", name)
-    arrival = section.arrival
-    requests = size.requests or section.requests
-    if section.prompts.kind == "trace" and section.prompts.path is None:
-        document.fault((*at, "prompts"), "a trace needs 'path'")
-    if arrival and arrival.process != "trace" and arrival.rate_per_s is None:
-        document.fault((*at, "arrival"), "needs 'rate_per_s' (requests a second)")
-    if requests < section.concurrency and arrival is None:
-        document.fault((*at, "requests"), f"{requests} is fewer than the concurrency, {section.concurrency}")
+def _workload(name: str, section: WorkloadSection, kind: EngineKind) -> Workload:
+    size = section.size_on.get(kind, SizeSection())
     prompts = section.prompts.model_dump()
     prompts["length_tokens"] = size.length_tokens or section.prompts.length_tokens
     return Workload(
         name=name,
         concurrency=section.concurrency,
-        requests=requests,
+        requests=size.requests or section.requests,
         output_tokens=size.output_tokens or section.output_tokens,
         prompts=Prompts(**prompts),
-        arrival=Arrival(**arrival.model_dump()) if arrival else None,
+        arrival=Arrival(**section.arrival.model_dump()) if section.arrival else None,
         route=section.route,
         engines=tuple(section.engines),
         slow=section.slow,
