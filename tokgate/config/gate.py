@@ -72,6 +72,7 @@ class GateFile(Section):
     """Schema of ``gate.yaml``."""
 
     metrics: dict[str, Limit]
+    backstop_timeout_s: float = Field(default=3600, gt=0)
     runs: Runs = Runs()
     deadlines: Deadlines = Deadlines()
     statistics: Statistics = Statistics()

@@ -1,0 +1,8 @@
+"""Root conftest: the fixture modules, and nothing else."""
+
+pytest_plugins = [
+    "fixtures.options",
+    "fixtures.cases",
+    "fixtures.servers",
+    "fixtures.wording",
+]

@@ -1,0 +1,28 @@
+"""Speculative profiles against their references: is it a gain at all, and at which accept length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tokgate.config.workloads import Workload
+from tokgate.gate.campaign import Visit
+from tokgate.gate.run import Run
+from tokgate.verdict import Verdict
+
+Report = Callable[[Verdict], None]
+
+
+@pytest.mark.profiles("speculative")
+def test_net_gain(server: Visit, workload: Workload, run: Run, report: Report) -> None:
+    """Faster than the same workload without speculation, on the same host in the same run."""
+    measured = server.measured(workload)
+    reference = run.campaign.visit(run.reference(server.profile)).measured(workload)
+    report(run.judge.net_gain(workload, measured, reference))
+
+
+@pytest.mark.profiles("speculative")
+def test_accept_length(server: Visit, workload: Workload, run: Run, report: Report) -> None:
+    """Accept length against the stored baseline: gated apart from speed, so that neither masks the other."""
+    report(run.judge.against_baseline(server.measured(workload), "accept_length"))

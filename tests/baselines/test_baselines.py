@@ -1,0 +1,114 @@
+"""Baselines: what `accept` writes is what the gate reads; what must not become a baseline does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tokgate import baselines
+from tokgate.errors import ConfigFault, ResultsUnwritable, UsageFault
+from tokgate.load.sample import Sample, Void
+
+Make = Callable[..., Sample]
+
+
+def accept(root: Path, samples: list[Sample], run: str = "r1", *, new_epoch: bool = False) -> list[Path]:
+    return baselines.accept(
+        root,
+        samples,
+        run=run,
+        reason="first record",
+        metrics=["output_tok_s", "accept_length"],
+        new_epoch=new_epoch,
+        tokgate_version="0.1.0",
+    )
+
+
+def read(root: Path) -> baselines.Baseline:
+    found = baselines.read(root, "emulated-founding", "baseline", "chat-bs1")
+    assert found is not None
+    return found
+
+
+def test_sessions_are_added_and_read_back(tmp_path: Path, make_sample: Make) -> None:
+    assert baselines.read(tmp_path, "emulated-founding", "baseline", "chat-bs1") is None
+    written = accept(tmp_path, [make_sample({"output_tok_s": 82.51234567}, run=i) for i in range(3)])
+    assert written == [tmp_path / "emulated-founding/baseline/chat-bs1.yaml"]
+    accept(tmp_path, [make_sample({"output_tok_s": 82.0})], run="r2")
+    found = read(tmp_path)
+    assert found.series("output_tok_s") == [[82.5123, 82.5123, 82.5123], [82.0]]
+    assert found.series("accept_length") == []
+    assert [s.run for s in found.sessions] == ["r1", "r2"]
+
+
+def test_the_runs_of_a_metric_stand_on_one_line(tmp_path: Path, make_sample: Make) -> None:
+    (path,) = accept(tmp_path, [make_sample({"output_tok_s": 80.0 + i}, run=i) for i in range(40)])
+    lines = [line.strip() for line in path.read_text().splitlines()]
+    assert "output_tok_s: [" + ", ".join(f"{80.0 + i}" for i in range(40)) + "]" in lines
+
+
+def test_a_changed_identity_starts_an_epoch_and_is_a_difference(tmp_path: Path, make_sample: Make) -> None:
+    accept(tmp_path, [make_sample({"output_tok_s": 82.0})])
+    changed = make_sample({"output_tok_s": 95.0}, workload_digest="w2", engine="cpu")
+    assert baselines.differences(read(tmp_path), changed.identity) == [
+        "engine: baseline emulated, now cpu",
+        "workload digest: baseline w1, now w2",
+    ]
+    accept(tmp_path, [changed], run="r2")
+    found = read(tmp_path)
+    assert found.series("output_tok_s") == [[95.0]]
+    assert baselines.differences(found, changed.identity) == []
+    accept(tmp_path, [changed], run="r3", new_epoch=True)
+    assert len(read(tmp_path).sessions) == 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        ({"void": (Void("steal", 0.2, 0.02, "share", "steal 20 % of wall time"),)}, "steal 20 %"),
+        ({"outcome": "http_5xx"}, "1 of 1 requests not ok"),
+    ],
+)
+def test_a_spoiled_run_is_never_accepted(
+    tmp_path: Path, make_sample: Make, spoil: dict[str, object], message: str
+) -> None:
+    samples = [make_sample({"output_tok_s": 82.0}), make_sample({"output_tok_s": 82.0}, run=1, **spoil)]
+    with pytest.raises(UsageFault, match="cannot be accepted: 1 void or failed runs") as caught:
+        accept(tmp_path, samples)
+    assert message in caught.value.details[0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_recorded_once(tmp_path: Path, make_sample: Make) -> None:
+    accept(tmp_path, [make_sample({"output_tok_s": 82.0})])
+    with pytest.raises(UsageFault, match="already holds run r1"):
+        accept(tmp_path, [make_sample({"output_tok_s": 82.0})])
+
+
+def test_nothing_is_written_when_one_case_cannot_be(tmp_path: Path, make_sample: Make) -> None:
+    samples = [make_sample({"output_tok_s": 82.0}), make_sample({"ttft_s": 1.0}, profile="eagle3-graphs")]
+    with pytest.raises(UsageFault, match=r"chat-bs1\[eagle3-graphs\] has none of the gated metrics"):
+        accept(tmp_path, samples)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_faulty_file_is_said_with_its_line(tmp_path: Path, make_sample: Make) -> None:
+    (path,) = accept(tmp_path, [make_sample({"output_tok_s": 82.0})])
+    path.write_text(path.read_text().replace("output_tok_s: [82.0]", "output_tok_s: [fast]"))
+    with pytest.raises(ConfigFault) as caught:
+        read(tmp_path)
+    assert "output_tok_s[0]: input should be a valid number" in caught.value.details[0]
+
+
+def test_an_unwritable_folder_is_said(tmp_path: Path, make_sample: Make) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsUnwritable, match="cannot be written"):
+        accept(tmp_path / "file", [make_sample({"output_tok_s": 82.0})])
+
+
+def test_orphans_are_found(tmp_path: Path, make_sample: Make) -> None:
+    accept(tmp_path, [make_sample({"output_tok_s": 82.0}), make_sample({"output_tok_s": 1.0}, profile="old")])
+    orphans = baselines.orphans(tmp_path, "emulated-founding", [("baseline", "chat-bs1")])
+    assert orphans == [tmp_path / "emulated-founding/old/chat-bs1.yaml"]

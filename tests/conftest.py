@@ -1,0 +1,44 @@
+"""Builders shared by tokgate's own tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tokgate.load.sample import Audit, Identity, Request, Sample, Void
+
+
+@pytest.fixture
+def make_sample() -> Callable[..., Sample]:
+    """A Sample with given metrics; any part of its identity can be set by name."""
+
+    def make(
+        metrics: Mapping[str, float], *, void: tuple[Void, ...] = (), outcome: str = "ok", **identity: Any
+    ) -> Sample:
+        facts: dict[str, Any] = {
+            "engine": "emulated",
+            "engine_name": "emulated-founding",
+            "sglang_version": "0.5.15.post1",
+            "host_class": "emulated-founding",
+            "profile": "baseline",
+            "profile_digest": "p1",
+            "workload": "chat-bs1",
+            "workload_digest": "w1",
+            "model": "",
+            "launch": "l1",
+            "run": 0,
+            "started_at": "2026-11-29T12:00:00+00:00",
+        }
+        request = Request(index=0, outcome=outcome, intended_s=0.0, completion_tokens=48)
+        return Sample(
+            identity=Identity(**{**facts, **identity}),
+            requests=(request,),
+            audit=Audit(stamp_tier="kernel"),
+            metrics=dict(metrics),
+            duration_s=0.6,
+            void=void,
+        )
+
+    return make

@@ -1,0 +1,62 @@
+"""``tokgate accept``: record a run as stored baselines. The only thing that writes baselines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokgate import __version__, baselines
+from tokgate.errors import UsageFault
+from tokgate.gate.measurement import STARTUP
+from tokgate.gate.results import find_run, read_run, read_verdicts
+from tokgate.load.sample import read_samples
+from tokgate.verdict import Kind
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+# A run with one of these cannot become a baseline, whatever else it measured.
+_SPOILING = {Kind.HANG, Kind.EXITED, Kind.DIVERGED, Kind.NOT_REPLAYED, Kind.MISCONFIGURED, Kind.UNFIT}
+
+
+@app.command()
+def accept(
+    run: Annotated[str, typer.Argument(help="a run's name or folder, or 'latest'")],
+    reason: Annotated[str, typer.Option(help="why these figures are right, for who reviews them")],
+    results: Annotated[Path, typer.Option(help="where runs are stored")] = Path("results"),
+    stored: Annotated[Path, typer.Option("--baselines", help="where baselines are stored")] = Path(
+        "baselines"
+    ),
+    new_epoch: Annotated[
+        bool, typer.Option("--new-epoch", help="start a new level instead of adding a session")
+    ] = False,
+    profiles: Annotated[str, typer.Option(help="only these, comma-separated (default: all)")] = "",
+) -> None:
+    """Record a run's Samples as one session of each baseline that it covers."""
+    folder = find_run(results, run)
+    facts = read_run(folder)
+    spoiled = [v.line for v in read_verdicts(folder) if v.kind in _SPOILING]
+    if spoiled:
+        raise UsageFault(f"run {folder.name} cannot be accepted", spoiled)
+    if facts["status"] != "complete":
+        raise UsageFault(f"run {folder.name} cannot be accepted: it is '{facts['status']}', not complete")
+    samples = read_samples(folder / "samples")
+    wanted = {name.strip() for name in profiles.split(",") if name.strip()}
+    unknown = wanted - {sample.identity.profile for sample in samples}
+    if unknown:
+        raise UsageFault(f"run {folder.name} holds no profile {', '.join(sorted(unknown))}")
+    samples = [s for s in samples if not s.void and (not wanted or s.identity.profile in wanted)]
+    startups = sorted({m for s in samples if s.identity.workload == STARTUP for m in s.metrics})
+    written = baselines.accept(
+        stored,
+        samples,
+        run=folder.name,
+        reason=reason,
+        metrics=[*facts["gated_metrics"], *startups],
+        new_epoch=new_epoch,
+        tokgate_version=__version__,
+    )
+    for path in written:
+        print(f"wrote {path}")
+    print(f"{len(written)} baselines; review with: git diff {stored}")

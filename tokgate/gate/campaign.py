@@ -1,0 +1,167 @@
+"""Campaign: every server of a run is visited once; while it is up, all that is planned for it is measured.
+
+Before a server gives way to the next one, what is still planned for it is measured, so that a comparison
+across profiles never starts a server twice. On a GPU one server is up at a time; emulated servers are
+visited side by side, in the background.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tokgate.config.profiles import Profile
+from tokgate.config.workloads import Workload
+from tokgate.errors import TokgateError
+from tokgate.gate.measurement import Cancelled, Measured, Measurer
+from tokgate.load.sample import Sample
+from tokgate.server.launch import Server
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A profile and the workloads that are measured on its server, in order."""
+
+    profile: Profile
+    workloads: tuple[Workload, ...]
+
+
+class Visit:
+    """One profile's server and what was measured on it.
+
+    Thread-safe. A failure is remembered and raised again for every later question, without a second start.
+
+    Args:
+        planned: what is visited and what for.
+        start: starts the server of a profile.
+        measurer: measures on it.
+    """
+
+    def __init__(self, planned: Planned, start: Callable[[Profile], Server], measurer: Measurer) -> None:
+        self.profile = planned.profile
+        self._planned = planned.workloads
+        self._start = start
+        self._measurer = measurer
+        self._lock = threading.RLock()
+        self._server: Server | None = None
+        self._startup: Sample | None = None
+        self._measured: dict[str, Measured] = {}
+        self._failure: TokgateError | None = None
+
+    def server(self) -> Server:
+        """The running server; started when it is not up.
+
+        Raises:
+            TokgateError: what a start or a measurement on this server raised.
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if self._server is None:
+                try:
+                    self._server = self._start(self.profile)
+                    startup = self._measurer.startup(self._server, self.profile)
+                except TokgateError as error:
+                    self._fail(error)
+                    raise
+                self._startup = self._startup or startup
+            return self._server
+
+    def startup(self) -> Sample:
+        """The record of the first start: seconds by phase.
+
+        Raises:
+            TokgateError: as :meth:`server`.
+        """
+        with self._lock:
+            if self._startup is None:
+                self.server()
+            assert self._startup is not None
+            return self._startup
+
+    def measured(self, workload: Workload) -> Measured:
+        """The runs of a workload; measured at the first call.
+
+        Raises:
+            TokgateError: the start failed, or the server hung or died in this or an earlier workload.
+        """
+        with self._lock:
+            done = self._measured.get(workload.name)
+            if done is None:
+                server = self.server()
+                try:
+                    done = self._measurer.workload(server, self.profile, workload)
+                except TokgateError as error:
+                    self._fail(error)
+                    raise
+                self._measured[workload.name] = done
+            return done
+
+    def measure_planned(self) -> None:
+        """Measure all that is planned. A failure is kept for whoever asks for the figures."""
+        try:
+            for workload in self._planned:
+                self.measured(workload)
+        except (TokgateError, Cancelled):
+            return
+
+    def stop(self) -> None:
+        """Stop the server if it is up; what was measured stays available."""
+        with self._lock:
+            server, self._server = self._server, None
+            if server is not None:
+                server.stop()
+
+    def _fail(self, error: TokgateError) -> None:
+        self._failure = error
+        self.stop()
+
+
+class Campaign:
+    """All visits of a run.
+
+    Args:
+        plan: in the order of visits; a profile's reference stands before it.
+        start: starts the server of a profile.
+        measurer: measures on servers.
+        side_by_side: whether all servers may be up at once.
+    """
+
+    def __init__(
+        self,
+        plan: Sequence[Planned],
+        start: Callable[[Profile], Server],
+        measurer: Measurer,
+        *,
+        side_by_side: bool,
+    ) -> None:
+        self._visits = {planned.profile.name: Visit(planned, start, measurer) for planned in plan}
+        self._measurer = measurer
+        self._current: Visit | None = None
+        self._background = ThreadPoolExecutor(len(plan), "visit") if side_by_side else None
+        self._begun = False
+
+    def visit(self, profile: str) -> Visit:
+        """The visit of a profile. Where one server is up at a time, the one before it gives way first."""
+        visit = self._visits[profile]
+        if self._background is not None:
+            if not self._begun:
+                self._begun = True
+                for other in self._visits.values():
+                    self._background.submit(other.measure_planned)
+        elif self._current is not visit:
+            if self._current is not None:
+                self._current.measure_planned()
+                self._current.stop()
+            self._current = visit
+        return visit
+
+    def close(self) -> None:
+        """Stop every server. A measurement under way ends with its current run."""
+        self._measurer.cancel()
+        if self._background is not None:
+            self._background.shutdown(wait=True, cancel_futures=True)
+        for visit in self._visits.values():
+            visit.stop()

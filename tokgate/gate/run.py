@@ -1,0 +1,123 @@
+"""Run: one run of the gate from its results folder to its report."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from types import TracebackType
+
+from tokgate import __version__
+from tokgate.errors import (
+    EngineFault,
+    Exited,
+    Hang,
+    HostFault,
+    Misconfigured,
+    TokgateError,
+    UsageFault,
+)
+from tokgate.gate.campaign import Campaign, Planned
+from tokgate.gate.judge import Judge
+from tokgate.gate.measurement import Measurer
+from tokgate.gate.results import Results
+from tokgate.gate.setup import Setup
+from tokgate.gate.start import Starter
+from tokgate.report.markdown import report
+from tokgate.verdict import Kind, Verdict
+
+# The first class that fits gives the verdict's kind.
+_KINDS: tuple[tuple[type[TokgateError], Kind], ...] = (
+    (Hang, Kind.HANG),
+    (Exited, Kind.EXITED),
+    (Misconfigured, Kind.MISCONFIGURED),
+    (UsageFault, Kind.MISCONFIGURED),
+    (HostFault, Kind.UNFIT),
+    (EngineFault, Kind.EXITED),
+)
+
+
+class Run:
+    """A run: results folder, campaign of servers, judge, verdicts. A context manager.
+
+    Args:
+        setup: the checked request.
+        profiles, workloads: names of those that are needed by what was selected.
+        verdicts: how many verdicts are expected, for the error rate of each.
+
+    Raises:
+        ResultsUnwritable: the results folder cannot be made.
+    """
+
+    def __init__(
+        self, setup: Setup, *, profiles: Collection[str], workloads: Collection[str], verdicts: int
+    ) -> None:
+        self.setup = setup
+        self.verdicts: list[Verdict] = []
+        self.results = Results(
+            setup.request.results,
+            {
+                "tokgate": __version__,
+                "engine": setup.engine.name,
+                "engine_kind": setup.engine.kind,
+                "sglang": setup.engine.version,
+                "host_class": setup.host_class,
+                "profiles": sorted(profiles),
+                "workloads": sorted(workloads),
+                "gated_metrics": list(setup.gate.metrics),
+            },
+        )
+        starter = Starter(setup, self.results)
+        measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
+        plan = [Planned(setup.profiles[n], measured) for n in self._with_references(profiles)]
+        self.judge = Judge(setup.gate, setup.request.baselines, self.results.name, verdicts)
+        self.campaign = Campaign(
+            plan,
+            starter,
+            Measurer(setup, self.results, starter),
+            side_by_side=setup.engine.kind == "emulated",
+        )
+        self._verdict_of: dict[int, Verdict] = {}
+
+    def _with_references(self, profiles: Iterable[str]) -> list[str]:
+        wanted = set(profiles)
+        wanted |= {ref for name in profiles if (ref := self.setup.profiles[name].reference)}
+        return [name for name in self.setup.profiles if name in wanted]
+
+    def add(self, verdict: Verdict) -> None:
+        """Store a verdict.
+
+        Raises:
+            ResultsUnwritable: disk full.
+        """
+        self.verdicts.append(verdict)
+        self.results.add_verdict(verdict)
+
+    def verdict_of(self, error: TokgateError, subject: str) -> Verdict:
+        """The verdict that a fault stands for; one verdict a fault, however many tests it stops."""
+        known = self._verdict_of.get(id(error))
+        if known is not None:
+            return known
+        kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), Kind.EXITED)
+        files: tuple[str, ...] = ()
+        if isinstance(error, EngineFault):
+            files = tuple(str(path) for path in error.files)
+            if error.profile:
+                subject = f"{'startup' if not error.phase else error.phase}[{error.profile}]"
+        verdict = Verdict(kind, subject, error.headline, body=error.details, files=files)
+        self._verdict_of[id(error)] = verdict
+        self.add(verdict)
+        return verdict
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.campaign.close()
+        finally:
+            self.results.close("interrupted" if kind else "complete")
+            (self.results.folder / "report.md").write_text(report(self.setup.header(), self.verdicts))

@@ -1,0 +1,199 @@
+"""Setup: everything a gate run was asked to do, read and checked before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tokgate import environments
+from tokgate.config.engine import Engine, EngineKind, emulated_engine, resolve_engine
+from tokgate.config.gate import GateFile, load_gate
+from tokgate.config.profiles import Profile, Profiles, load_profiles
+from tokgate.config.workloads import Workload, load_workloads
+from tokgate.errors import UsageFault
+from tokgate.host import gpu
+from tokgate.sglang.flags import applicability
+
+KINDS: tuple[EngineKind, ...] = ("gpu", "cpu", "emulated")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked for, as given on a command line.
+
+    Attributes:
+        folder: holds ``profiles.yaml``, ``workloads.yaml`` and ``gate.yaml``.
+        kind: engine kind forced by a marker (``-m gpu``), else ``None``.
+        engine: ``--engine FILE|NAME``, else ``None``.
+        profiles, workloads: names; empty means all that the configuration runs by default.
+        model: ``--model NAME|DIR``, else ``None``.
+        runs: measured runs a workload, else as in ``gate.yaml``.
+        faults: fault specs for the emulated engine.
+    """
+
+    folder: Path
+    results: Path
+    baselines: Path
+    kind: EngineKind | None = None
+    engine: str | None = None
+    profiles: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    model: str | None = None
+    runs: int | None = None
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A checked request.
+
+    Attributes:
+        chosen_because: one phrase for the header: why this engine.
+        host_class: names the folder of baselines.
+        profiles: in the order in which they are run, references first.
+        not_applicable: profile -> why it cannot exist on this engine.
+    """
+
+    request: Request
+    engine: Engine
+    chosen_because: str
+    host_class: str
+    gate: GateFile
+    catalogue: Profiles
+    profiles: Mapping[str, Profile]
+    workloads: Mapping[str, Workload]
+    not_applicable: Mapping[str, str] = field(default_factory=dict)
+
+    def profile_names(self, *traits: str) -> list[str]:
+        """Profiles that exist on this engine, in order; with the trait ``speculative`` those that
+        have speculation and a reference to be held against."""
+        names = [name for name in self.profiles if name not in self.not_applicable]
+        if "speculative" in traits:
+            names = [n for n in names if self.profiles[n].speculation and self.profiles[n].reference]
+        return names
+
+    def header(self) -> list[str]:
+        """Lines for the head of a report: engine and why, host class, what is run."""
+        return [
+            f"tokgate: engine {self.engine.name} ({self.engine.kind}, SGLang {self.engine.version}): "
+            f"{self.chosen_because}",
+            f"tokgate: host class {self.host_class}; {len(self.profile_names())} profiles x "
+            f"{len(self.workloads)} workloads, {self.gate.runs.measured} runs each",
+        ]
+
+
+def read(request: Request) -> Setup:
+    """Read the configuration and choose the engine.
+
+    Raises:
+        ConfigFault: a faulty file.
+        UsageFault: an unknown profile, workload, model or engine; faults on a real engine.
+    """
+    engine, because = _engine(request)
+    if request.faults and engine.kind != "emulated":
+        raise UsageFault(f"--engine-fault plants faults in the emulated engine; this one is '{engine.name}'")
+    gate = load_gate(request.folder / "gate.yaml")
+    if request.runs is not None:
+        gate = gate.model_copy(update={"runs": gate.runs.model_copy(update={"measured": request.runs})})
+    catalogue = load_profiles(request.folder / "profiles.yaml")
+    known = load_workloads(request.folder / "workloads.yaml", engine.kind)
+    if request.model is not None and not Path(request.model).is_dir():
+        _known_model(catalogue, request.model)
+    names = _with_references(catalogue, request.profiles or tuple(catalogue.profiles))
+    profiles = {name: catalogue.get(name) for name in names}
+    not_applicable = {
+        name: reason for name, profile in profiles.items() if (reason := applicability(profile, engine.kind))
+    }
+    workloads = {name: known.get(name) for name in request.workloads or tuple(known.workloads)}
+    if not request.workloads:
+        workloads = {name: w for name, w in workloads.items() if engine.kind in w.engines}
+    if not workloads:
+        raise UsageFault(f"no workload in {known.path} runs on an engine of kind '{engine.kind}'")
+    return Setup(
+        request=request,
+        engine=engine,
+        chosen_because=because,
+        host_class=_host_class(engine, profiles.values()),
+        gate=gate,
+        catalogue=catalogue,
+        profiles=profiles,
+        workloads=workloads,
+        not_applicable=not_applicable,
+    )
+
+
+def _engine(request: Request) -> tuple[Engine, str]:
+    made = environments.root()
+    if request.engine is not None:
+        engine = resolve_engine(request.engine, made)
+        if request.kind is not None and engine.kind != request.kind:
+            raise UsageFault(
+                f"-m {request.kind} asks for a {request.kind} engine; "
+                f"--engine {request.engine} is of kind {engine.kind}"
+            )
+        return engine, f"--engine {request.engine}"
+    if request.kind == "emulated":
+        return emulated_engine(), "-m emulated"
+    if request.kind == "cpu":
+        return resolve_engine("cpu", made), "-m cpu"
+    if request.kind == "gpu":
+        return _gpu_engine(made), "-m gpu"
+    if gpu.count() > 0:
+        return _gpu_engine(made), f"this host has {gpu.count()} GPU(s)"
+    if (made / "cpu" / "engine.yaml").is_file():
+        return emulated_engine(), "no GPU here; real SGLang on the CPU is ready: -m cpu"
+    return emulated_engine(), "no GPU here; for real SGLang on the CPU: tokgate env make cpu, then -m cpu"
+
+
+def _gpu_engine(made: Path) -> Engine:
+    """The pinned environment ``gpu`` when made, else SGLang in this very interpreter."""
+    if (made / "gpu" / "engine.yaml").is_file():
+        return resolve_engine("gpu", made)
+    if importlib.util.find_spec("sglang") is None:
+        raise UsageFault(
+            "no GPU engine: SGLang is not installed here and no environment 'gpu' was made",
+            ["give one with --engine FILE (an engine.yaml: kind, version, python, pythonpath, env)"],
+        )
+    from importlib.metadata import version
+
+    return Engine(name="gpu", kind="gpu", version=version("sglang"))
+
+
+def _known_model(catalogue: Profiles, name: str) -> None:
+    if name not in catalogue.models:
+        raise UsageFault(
+            f"no model '{name}' in {catalogue.path}, and no folder of that name",
+            [f"models there: {', '.join(catalogue.models) or 'none'}"],
+        )
+
+
+def _with_references(catalogue: Profiles, names: Sequence[str]) -> list[str]:
+    """Names with the profiles that they are judged against, each reference before its first user."""
+    ordered: list[str] = []
+    for name in names:
+        reference = catalogue.get(name).reference
+        for wanted in (reference, name):
+            if wanted is not None and wanted not in ordered:
+                ordered.append(wanted)
+    return ordered
+
+
+def _host_class(engine: Engine, profiles: Iterable[Profile]) -> str:
+    if engine.kind == "emulated":
+        return engine.name
+    return gpu.host_class(engine.kind, max(profile.tp for profile in profiles))
+
+
+def kind_in(expression: str) -> EngineKind | None:
+    """The engine kind that a marker expression names (``gpu and not slow``), if it names one.
+
+    Raises:
+        UsageFault: it names several.
+    """
+    named = [kind for kind in KINDS if kind in re.findall(r"\w+", expression)]
+    if len(named) > 1:
+        raise UsageFault(f"-m '{expression}' names several engines: {', '.join(named)}; a run has one")
+    return named[0] if named else None

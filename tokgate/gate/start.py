@@ -1,0 +1,145 @@
+"""Starter: from a profile to a running server: model, port, flags of this SGLang version, launch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokgate import baselines
+from tokgate.config.gate import PhaseFloors
+from tokgate.config.profiles import Model, Profile
+from tokgate.errors import UsageFault
+from tokgate.gate.measurement import STARTUP
+from tokgate.gate.results import Results
+from tokgate.gate.setup import Setup
+from tokgate.host.ports import free_port
+from tokgate.models import guard, store
+from tokgate.server.launch import LaunchSpec, Server, start
+from tokgate.sglang.flags import server_arguments
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a profile serves on this engine: paths or hub names, and the name kept in results."""
+
+    name: str
+    target: str
+    draft: str | None
+
+
+class Starter:
+    """Starts servers of a run.
+
+    Args:
+        setup: the checked request.
+        results: logs and forensics go there.
+    """
+
+    def __init__(self, setup: Setup, results: Results) -> None:
+        self._setup = setup
+        self._results = results
+
+    def served(self, profile: Profile) -> Served:
+        """The model of a profile; a synthetic pair that is not there yet is made.
+
+        Raises:
+            UsageFault: no model is named for this kind of engine, or a draft is wanted and not given.
+            ModelMissing: a local path that does not exist.
+            HostFault: a pair cannot be made (disk).
+        """
+        setup = self._setup
+        if setup.engine.kind == "emulated":
+            return Served(name="", target="emulated", draft="emulated" if profile.speculation else None)
+        override = setup.request.model
+        if override is not None and Path(override).is_dir():
+            folder = Path(override).resolve()
+            return Served(store.identity(folder), str(folder / "target"), str(folder / "draft"))
+        name = override or profile.model or setup.catalogue.default_model.get(setup.engine.kind)
+        if name is None:
+            raise UsageFault(
+                f"profile '{profile.name}' names no model and {setup.catalogue.path} has no default_model "
+                f"for engines of kind '{setup.engine.kind}'"
+            )
+        return self._named(setup.catalogue.models[name])
+
+    def _named(self, model: Model) -> Served:
+        if model.preset is not None:
+            folder = store.pair(model.preset, seed=model.seed, accept_length=model.accept_length)
+            return Served(store.identity(folder), str(folder / "target"), str(folder / "draft"))
+        assert model.target is not None
+        revision = f"@{model.target_revision}" if model.target_revision else ""
+        return Served(f"{model.target}{revision}", model.target, model.draft)
+
+    def __call__(self, profile: Profile) -> Server:
+        """Start the profile's server and wait until it has generated.
+
+        Raises:
+            Misconfigured: target and draft do not fit each other or the algorithm.
+            Hang, Exited, HostFault: as :func:`tokgate.server.launch.start`.
+        """
+        setup = self._setup
+        engine = setup.engine
+        served = self.served(profile)
+        draft = served.draft if profile.speculation else None
+        if engine.kind != "emulated" and profile.speculation is not None:
+            guard.check(Path(served.target), Path(draft) if draft else None, profile.speculation.algorithm)
+        port = free_port()
+        arguments = server_arguments(
+            profile,
+            version=engine.version,
+            kind=engine.kind,
+            target=served.target,
+            draft=draft,
+            host=HOST,
+            port=port,
+        )
+        argv = [engine.python, *engine.launcher, *arguments.argv]
+        if engine.kind == "emulated":
+            argv += ["--scenario", engine.scenario or "founding", "--emulated-version", engine.version]
+            for fault in setup.request.faults:
+                argv += ["--fault", fault]
+        number = sum(1 for _ in (self._results.folder / "logs").glob(f"{profile.name}-*.log"))
+        return start(
+            LaunchSpec(
+                profile=profile,
+                engine=engine,
+                argv=tuple(argv),
+                env=self._environment(profile, arguments.env),
+                host=HOST,
+                port=port,
+                log_path=self._results.folder / "logs" / f"{profile.name}-{number}.log",
+                forensics_dir=self._results.folder / "forensics",
+                deadlines=setup.gate.deadlines.floors.get(engine.kind, PhaseFloors()),
+                usual_time_factor=setup.gate.deadlines.usual_time_factor,
+                usual_s=self._usual_s(profile),
+                teardown_s=setup.gate.deadlines.teardown_s,
+            )
+        )
+
+    def _environment(self, profile: Profile, needed: Mapping[str, str]) -> dict[str, str]:
+        engine = self._setup.engine
+        env = {**engine.env, **needed, **profile.env}
+        paths = [*engine.pythonpath]
+        if engine.kind == "emulated":
+            # The emulator is this very package, wherever it was imported from.
+            paths.append(str(Path(__file__).parents[2]))
+        if paths:
+            inherited = env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
+            env["PYTHONPATH"] = os.pathsep.join([*paths, *([inherited] if inherited else [])])
+        return env
+
+    def _usual_s(self, profile: Profile) -> dict[str, float]:
+        """Usual seconds by phase, from the stored start-up baseline of this host class, if there is one."""
+        setup = self._setup
+        stored = baselines.read(setup.request.baselines, setup.host_class, profile.name, STARTUP)
+        if stored is None:
+            return {}
+        usual: dict[str, float] = {}
+        for session in stored.sessions:
+            for metric, values in session.samples.items():
+                usual[metric.removesuffix("_s")] = max(values)
+        return usual

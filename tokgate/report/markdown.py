@@ -1,0 +1,33 @@
+"""A run as Markdown: table first, then every message that is not green."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokgate.report.rows import counts, rows
+from tokgate.verdict import Verdict
+
+
+def report(header: Sequence[str], verdicts: Sequence[Verdict]) -> str:
+    """The report of a run.
+
+    Args:
+        header: lines that say what was run, on what.
+        verdicts: all of the run.
+    """
+    lines = ["# tokgate", "", *(f"{line}  " for line in header), ""]
+    if not verdicts:
+        return "\n".join([*lines, "No verdict was reached.", ""])
+    lines += [f"**{counts(verdicts)}**", ""]
+    lines += [
+        "| verdict | case | metric | now | baseline | change |",
+        "| --- | --- | --- | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {row.kind} | {row.subject} | {row.metric} | {row.now} | {row.reference} | {row.change} |"
+        for row in rows(verdicts)
+    ]
+    for verdict in verdicts:
+        if verdict.outcome != "green":
+            lines += ["", "```", verdict.text(), "```"]
+    return "\n".join([*lines, ""])
