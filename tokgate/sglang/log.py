@@ -7,7 +7,6 @@ line that was never finished. The same bytes give the same events however they a
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -15,9 +14,10 @@ from datetime import datetime
 from tokgate.sglang import log_events as ev
 from tokgate.sglang import log_grammar as grammar
 from tokgate.sglang.log_events import Event
+from tokgate.sglang.log_lines import LineCutter
+from tokgate.sglang.log_words import classify
+from tokgate.sglang.traceback_block import TRACEBACK, TracebackBlock
 
-MAX_LINE_BYTES = 1 << 20
-MAX_BLOCK_LINES = 400
 _CACHE_SIZE = 4096
 
 _FIRST_WORDS: Mapping[bytes, grammar.Parser] = {
@@ -43,11 +43,6 @@ _GUARDS: Mapping[bytes, bytes] = {
     b"Health": b"Health check failed",
     b"Engine": b"Engine startup timings",
 }
-_BOMS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 
 
 class LogReader:
@@ -58,14 +53,8 @@ class LogReader:
     """
 
     def __init__(self) -> None:
-        self._pending = b""
-        self._decoder: codecs.IncrementalDecoder | None = None
-        self._start: bytes | None = b""
-        self._block: list[str] = []
-        self._block_where: grammar.Where = (None, None)
-        self._block_benign = False
-        self._block_fatal = False
-        self._block_raised = False
+        self._cutter = LineCutter()
+        self._block: TracebackBlock | None = None
         self._speculative = False
         self._sizes: dict[tuple[str | None, str], tuple[int, ...]] = {}
         self._last_capture: tuple[str | None, str] = (None, "")
@@ -81,21 +70,9 @@ class LogReader:
         Args:
             data: the log's next bytes, cut anywhere.
         """
-        data = self._normal(data)
-        if not data:
-            return []
-        pending = self._pending + data if self._pending else data
-        lines = pending.split(b"\n")
-        self._pending = lines.pop()
         events: list[Event] = []
-        for line in lines:
-            if len(line) > MAX_LINE_BYTES:
-                self._long(line, events)
-            else:
-                self._line(line, events)
-        while len(self._pending) > MAX_LINE_BYTES:
-            self._line(self._pending[:MAX_LINE_BYTES], events)
-            self._pending = self._pending[MAX_LINE_BYTES:]
+        for part in self._cutter.feed(data):
+            self._part(part, events)
         return events
 
     def close(self) -> list[Event]:
@@ -104,51 +81,15 @@ class LogReader:
         Statistics of an unfinished line are dropped: their last number may be cut.
         """
         events: list[Event] = []
-        if self._start:
-            held, self._start = self._start, None
-            events += self.feed(held)
-        if self._pending:
-            tail, self._pending = self._pending, b""
-            cut: list[Event] = []
-            self._line(tail, cut)
-            events += [event for event in cut if not isinstance(event, ev.DecodeBatch | ev.PrefillBatch)]
+        cut: list[Event] = []
+        for part in self._cutter.close():
+            self._part(part, cut)
+        events += [event for event in cut if not isinstance(event, ev.DecodeBatch | ev.PrefillBatch)]
         self._end_block(events)
         return events
 
-    def _normal(self, data: bytes) -> bytes:
-        """UTF-8 without byte order mark; decides the encoding from the first bytes."""
-        if self._start is not None:
-            held = self._start + data
-            if len(held) < 3 and any(bom.startswith(held) for bom, _ in _BOMS):
-                self._start = held
-                return b""
-            self._start = None
-            data = held
-            for bom, name in _BOMS:
-                if held.startswith(bom):
-                    self._decoder = codecs.getincrementaldecoder(name)("replace")
-                    break
-        if self._decoder is not None:
-            return self._decoder.decode(data).encode("utf-8", "replace")
-        return data
-
-    def _long(self, line: bytes, events: list[Event]) -> None:
-        for begin in range(0, len(line), MAX_LINE_BYTES):
-            self._line(line[begin : begin + MAX_LINE_BYTES], events)
-
-    def _line(self, line: bytes, events: list[Event]) -> None:
-        if b"\x1b" in line:
-            line = grammar.ANSI.sub(b"", line)
-        if b"\r" in line:
-            if line.endswith(b"\r"):
-                line = line[:-1]
-            for part in line.split(b"\r"):
-                self._part(part, events)
-        else:
-            self._part(line, events)
-
     def _part(self, part: bytes, events: list[Event]) -> None:
-        """One overwriting of a line: cut it before each header that stands in it."""
+        """One line, or one overwriting of it: cut it before each header that stands in it."""
         header = grammar.HEADER.search(part)
         if header is None:
             self._raw(part, events)
@@ -211,8 +152,8 @@ class LogReader:
             return
         word, detail = verdict
         printed = grammar.text(message)
-        if grammar.TRACEBACK in message:
-            self._open_block(printed, where, benign=word == "benign", fatal=word == "fatal")
+        if TRACEBACK in message:
+            self._block = TracebackBlock(message, where, word)
             if word == "benign":
                 events.append(ev.Benign(time=where[0], rank=where[1], reason=detail or "", text=printed))
         elif word == "fatal":
@@ -232,7 +173,7 @@ class LogReader:
         try:
             return self._verdicts[message]
         except KeyError:
-            verdict = _classify(message)
+            verdict = classify(message)
             if len(self._verdicts) < _CACHE_SIZE and len(message) < 512:
                 self._verdicts[message] = verdict
             return verdict
@@ -240,7 +181,7 @@ class LogReader:
     def _raw(self, part: bytes, events: list[Event]) -> None:
         """Text without a header: a traceback's next line, a progress bar, a warning, a crash."""
         if self._block:
-            if self._continues(part):
+            if self._block.take(part):
                 return
             self._end_block(events)
         if not part or part.isspace():
@@ -287,40 +228,17 @@ class LogReader:
             return kind
         return "target-verify" if self._speculative else "target-decode"
 
-    def _open_block(self, first: str, where: grammar.Where, *, benign: bool, fatal: bool) -> None:
-        self._block = [first]
-        self._block_where = where
-        self._block_benign = benign
-        self._block_fatal = fatal
-        self._block_raised = False
-
-    def _continues(self, part: bytes) -> bool:
-        """Whether the line belongs to the open traceback; if so it is kept."""
-        printed = grammar.text(part)
-        if self._block_raised and not self._block[-1]:
-            # After the exception's own line and a blank one, only a chained exception goes on.
-            if not part.startswith((b"During handling of", b"The above exception", b"Traceback (most")):
-                return False
-            self._block_raised = False
-        if printed and not part[:1].isspace() and grammar.TRACEBACK not in part:
-            chained = part.startswith((b"During handling of", b"The above exception"))
-            self._block_raised = self._block_raised or not chained
-        if len(self._block) < MAX_BLOCK_LINES:
-            self._block.append(printed)
-        return True
-
     def _end_block(self, events: list[Event]) -> None:
-        if not self._block:
+        block, self._block = self._block, None
+        if block is None:
             return
-        lines = list(self._block)
-        self._block = []
-        while lines and not lines[-1]:
-            lines.pop()
-        if self._block_fatal:
-            events.append(self._fatal(tuple(lines), self._block_where))
-        elif not self._block_benign:
-            time, rank = self._block_where
-            events.append(ev.ExceptionSeen(time=time, rank=rank, lines=tuple(lines)))
+        time, rank = block.where
+        if block.word == "fatal":
+            events.append(self._fatal(block.lines, block.where))
+        elif block.word == "benign":
+            return
+        else:
+            events.append(ev.ExceptionSeen(time=time, rank=rank, lines=block.lines))
 
     def _fatal(self, lines: tuple[str, ...], where: grammar.Where) -> ev.Fatal:
         return ev.Fatal(time=where[0], rank=where[1], lines=lines, after_shutdown=self._shutdown)
@@ -372,19 +290,3 @@ def _timestamp(stamp: bytes) -> datetime | None:
         return datetime.fromisoformat(stamp.decode())
     except ValueError:
         return None
-
-
-def _classify(message: bytes) -> tuple[str, str | None] | None:
-    if grammar.FATAL.search(message):
-        return "fatal", None
-    if grammar.SHUTDOWN.search(message):
-        return "shutdown", None
-    for reason, pattern in grammar.BENIGN:
-        if pattern.search(message):
-            return "benign", reason
-    for key, pattern in grammar.HINTS:
-        if pattern.search(message):
-            return "hint", key
-    if grammar.SUSPECT.search(message):
-        return "suspect", None
-    return None
