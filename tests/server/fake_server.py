@@ -72,7 +72,7 @@ def worker(title: str) -> int:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(stat[45]), int(stat[46])
-    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+    with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
         memory.seek(start)
         memory.write(title.encode().ljust(end - start, b"\0"))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

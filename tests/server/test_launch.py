@@ -21,11 +21,11 @@ def test_a_healthy_server_is_ready_and_ends(fake_spec: SpecMaker) -> None:
             "spawn",
             "imports",
             "weights",
-            "kv-cache",
+            "kv_cache",
             "capture:target-decode",
-            "after-capture:target-decode",
-            "warm-up",
-            "first-token",
+            "setup",
+            "warmup",
+            "first_token",
         ]
         assert [(c.kind, c.rank, c.seconds, c.available_gb) for c in server.captures] == [
             ("target-decode", "", 4.54, 83.23)
@@ -47,9 +47,9 @@ def test_a_healthy_server_is_ready_and_ends(fake_spec: SpecMaker) -> None:
         ("spawn", "spawn", "spawn"),
         ("weights", "weights", "weight loading"),
         ("capture", "capture:target-decode", "target-decode graph capture"),
-        ("warmup", "warm-up", "warm-up"),
-        ("generate", "first-token", "first generation"),
-        ("stream", "first-token", "first generation"),
+        ("warmup", "warmup", "warm-up"),
+        ("generate", "first_token", "first generation"),
+        ("stream", "first_token", "first generation"),
     ],
 )
 def test_a_phase_that_stands_still_is_a_hang(

@@ -2,57 +2,89 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from tokgate.server.logtail import last_lines
+from tokgate.sglang import log_events as ev
+from tokgate.sglang.log import read_events
 
-TRACEBACK = "Traceback (most recent call last):"
-_TAIL_LINES = 400
-_SHOWN = 14
-_EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Fault|Warning)|[A-Z]\w+)\b.*")
-_STAMP = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\] ")
-_FATAL = re.compile(
-    r"Scheduler hit an exception|crashed with exit code|Not enough memory|Fatal Python error|"
-    r"terminate called|CUDA error|out of memory|Segmentation fault|what\(\):|[wW]atchdog timeout|error: |"
-    r"No space left|"
-    r"ambiguous option|unrecognized arguments|No module named|can't open file|address already in use"
-)
-# What an engine logs of errors that it lives with.
-_BENIGN = re.compile(
-    r"Ignore import error|reports ImportError|Error getting chat template|Can not initialize|Can not import|"
-    r"Failed to load generation config|Fail to set RLIMIT|Unexpected error during package walk|"
-    r"init failed|is not available|Received sigquit|SIGQUIT received|Warning"
-)
+_TAIL_BYTES = 4 << 20
+_HEAD_SHOWN, _TAIL_SHOWN = 1, 8
 
 
-def quote(log: Path) -> tuple[str, list[str]]:
-    """What killed the engine, from the end of its log.
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What the log says of a death.
 
-    Returns:
-        One line for the headline (empty when the log does not say) and the lines to quote.
+    Attributes:
+        line: the line that says most; empty when the log does not say.
+        quoted: lines to show; a long traceback without its middle.
     """
-    lines = last_lines(log, _TAIL_LINES)
-    block = _last_traceback(lines)
-    if block:
-        return _STAMP.sub("", block[-1]), block if len(block) <= _SHOWN else [
-            *block[:1],
-            "  ...",
-            *block[-_SHOWN:],
-        ]
-    for index in range(len(lines) - 1, -1, -1):
-        if _FATAL.search(lines[index]) and not _BENIGN.search(lines[index]):
-            return _STAMP.sub("", lines[index]), lines[index : index + 3]
-    return "", []
+
+    line: str
+    quoted: tuple[str, ...]
 
 
-def _last_traceback(lines: Sequence[str]) -> list[str]:
-    for index in range(len(lines) - 1, -1, -1):
-        if TRACEBACK in lines[index] and not _BENIGN.search(lines[index]):
-            end = index + 1
-            while end < len(lines) and lines[end].startswith((" ", "\t")):
-                end += 1
-            if end < len(lines) and not _STAMP.match(lines[end]):
-                return list(lines[index : end + 1])
-    return []
+def cause(log: Path) -> Cause:
+    """Read the end of a log for the cause of a death.
+
+    The first fatal message counts (later ones are its consequences), else the last traceback that is not
+    known to be harmless, else the last line that speaks of an error.
+    """
+    fatal: list[ev.Fatal] = []
+    seen: list[ev.ExceptionSeen] = []
+    suspect = ""
+    data = _tail(log)
+    for event in read_events([data]):
+        if isinstance(event, ev.Fatal) and not event.after_shutdown:
+            fatal.append(event)
+        elif isinstance(event, ev.ExceptionSeen):
+            seen.append(event)
+        elif isinstance(event, ev.Suspect):
+            suspect = event.text
+        elif isinstance(event, ev.Watchdog) and not event.soft:
+            suspect = f"{event.subject} watchdog timeout"
+    whole = next((event for event in fatal if len(event.lines) > 1), None)
+    if whole is not None:
+        return Cause(whole.summary.strip(), _shorten(whole.lines))
+    if seen:
+        return Cause(seen[-1].summary.strip(), _shorten(seen[-1].lines))
+    if fatal:
+        line = fatal[0].summary.strip()
+        return Cause(_with_reason(line, data), _following(line, data))
+    return Cause(suspect.strip(), _following(suspect.strip(), data) if suspect else ())
+
+
+def _with_reason(line: str, data: bytes) -> str:
+    # The C++ runtime says what was thrown in an indented line of its own.
+    for following in _following(line, data)[1:]:
+        if following.strip().startswith("what():"):
+            return f"{line}: {following.strip().removeprefix('what():').strip()}"
+    return line
+
+
+def _following(line: str, data: bytes, count: int = 3) -> tuple[str, ...]:
+    lines = [item.rstrip() for item in data.decode(errors="replace").splitlines()]
+    for index, item in enumerate(lines):
+        if line in item:
+            return tuple(item for item in lines[index : index + count] if item.strip())
+    return (line,)
+
+
+def _shorten(lines: Sequence[str]) -> tuple[str, ...]:
+    if len(lines) <= _HEAD_SHOWN + _TAIL_SHOWN + 1:
+        return tuple(lines)
+    left_out = len(lines) - _HEAD_SHOWN - _TAIL_SHOWN
+    return (*lines[:_HEAD_SHOWN], f"  ... {left_out} lines ...", *lines[-_TAIL_SHOWN:])
+
+
+def _tail(log: Path) -> bytes:
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            return file.read()
+    except OSError:
+        return b""

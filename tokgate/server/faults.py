@@ -15,9 +15,7 @@ from tokgate.server.timeline import CAPTURE, Timeline
 # How long a dying engine may go on writing its last words.
 _LAST_WORDS_S = 1.0
 _HEALTH_S = 2.0
-_NO_LAUNCHER = re.compile(
-    r"python\S*: (?:Error while finding module .*|No module named .*|can't open file .*)"
-)
+_NO_LAUNCHER = re.compile(r"python\S*: (Error while finding module .*|No module named .*|can't open file .*)")
 _NO_MODEL = re.compile(
     r"is not a local folder and is not a valid model identifier|Repo id must be|"
     r"couldn't connect to .* to load|does not appear to have a file named config\.json"
@@ -74,28 +72,36 @@ def hang(
 
 
 def exited(
-    spec: LaunchSpec, death: Death, phase: str, lived_s: float | None, group: ProcessGroup | None = None
+    spec: LaunchSpec,
+    death: Death | None,
+    phase: str,
+    lived_s: float | None,
+    group: ProcessGroup | None = None,
 ) -> Exited | HostFault:
     """The error for a dead engine, once it has had a moment for its last words.
 
     A host that made it die is told apart from an engine that did.
+
+    Args:
+        death: ``None``: nothing has died yet, but the log holds a fatal error.
+        phase: in words.
+        lived_s: from spawn, seconds; ``None`` when that says nothing.
     """
-    if group is not None and not death.is_root:
+    if group is not None and death is not None and not death.is_root:
         group.wait(_LAST_WORDS_S)
-    line, quoted = deaths.quote(spec.log_path)
-    who = "" if death.is_root else f"{death.name} (pid {death.pid}) "
+    cause = deaths.cause(spec.log_path)
     after = "" if lived_s is None else f" after {wording.seconds(lived_s)}"
-    headline = f"{phase}: {who}{wording.status(death.status)}{after}"
-    if fault := _host_fault(spec, line, headline, quoted, group):
+    headline = f"{phase}: {_fate(death)}{after}"
+    if fault := _host_fault(spec, cause, group):
         return fault
     last = last_lines(spec.log_path, 3)
-    details = list(quoted)
-    if not line:
+    details = list(cause.quoted)
+    if not cause.line:
         details += ["the log does not say why; its last lines:", *last] if last else ["the log is empty"]
-    if not death.is_root and group is not None and group.root.poll() is None:
+    if death is not None and group is not None and not death.is_root and group.root.poll() is None:
         details.append(f"the server process (pid {group.pid}) had not noticed")
     return Exited(
-        headline + (f": {line}" if line else ""),
+        headline + (f": {cause.line}" if cause.line else ""),
         details,
         profile=spec.profile.name,
         phase=phase,
@@ -104,11 +110,17 @@ def exited(
     )
 
 
+def _fate(death: Death | None) -> str:
+    if death is None:
+        return "the engine logged a fatal error, though its processes live"
+    return ("" if death.is_root else f"{death.name} (pid {death.pid}) ") + wording.status(death.status)
+
+
 def wrong_answer(spec: LaunchSpec, phase: str, fault: str) -> EngineFault:
     """The error for a server that lives but does not generate what was asked."""
     return EngineFault(
         f"{phase}: {fault}",
-        [f"/health answers {health(spec)}", *deaths.quote(spec.log_path)[1]],
+        [f"/health answers {health(spec)}", *deaths.cause(spec.log_path).quoted],
         profile=spec.profile.name,
         phase=phase,
         last_log_line="".join(last_lines(spec.log_path, 1)).strip(),
@@ -122,18 +134,17 @@ def health(spec: LaunchSpec) -> str:
     return str(status) if status is not None else f"nothing within {wording.seconds(_HEALTH_S)}"
 
 
-def _host_fault(
-    spec: LaunchSpec, line: str, headline: str, quoted: list[str], group: ProcessGroup | None
-) -> HostFault | None:
-    if "No space left on device" in line or not room_left(spec.log_path):
+def _host_fault(spec: LaunchSpec, cause: deaths.Cause, group: ProcessGroup | None) -> HostFault | None:
+    if "No space left on device" in cause.line or not room_left(spec.log_path):
         return unwritable(spec.log_path, "No space left on device")
-    if _NO_LAUNCHER.search(line):
+    last = "".join(last_lines(spec.log_path, 1))
+    if missing := _NO_LAUNCHER.search(last):
         return InterpreterMissing(
-            f"the engine's interpreter {spec.argv[0]} cannot run its launcher: {line.partition(': ')[2]}",
+            f"the engine's interpreter {spec.argv[0]} cannot run its launcher: {missing[1]}",
             [f"engine '{spec.engine.name}': check 'python', 'pythonpath' and 'launcher' in its file"],
         )
-    if _NO_MODEL.search(line):
-        return ModelMissing(f"the engine cannot load the model: {line}", quoted)
+    if _NO_MODEL.search(cause.line):
+        return ModelMissing(f"the engine cannot load the model: {cause.line}", cause.quoted)
     members = group.members() if group is not None else []
     taken = not ports.is_free(spec.port, spec.host)
     if taken and not proc.holders(proc.listeners(spec.port), members):

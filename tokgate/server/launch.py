@@ -13,10 +13,10 @@ from tokgate.server.group import Death, ProcessGroup
 from tokgate.server.logtail import LogTail
 from tokgate.server.progress import MemberGauges, Progress
 from tokgate.server.running import Server
-from tokgate.server.signs import read_sign
 from tokgate.server.spec import LaunchSpec, check, port_taken, room_left, unwritable
 from tokgate.server.teardown import GpuLedger, tear_down
 from tokgate.server.timeline import CAPTURE, FIRST_TOKEN, IMPORTS, SPAWN, WARMUP, Timeline, label
+from tokgate.sglang.log import LogReader, is_fatal
 
 POLL_S = 0.03
 _GAUGES_S = 0.25
@@ -79,9 +79,10 @@ class _Startup:
         self._gauges = MemberGauges()
         self._next_gauges_s = 0.0
         self._announced = ""
-        self._ready_line = False
+        self._fatal_s: float | None = None
         self._request: probe.FirstRequest | None = None
         self._tail = LogTail(spec.log_path)
+        self._reader = LogReader()
 
     def follow(self) -> Server:
         """Until the first generation has come."""
@@ -101,6 +102,8 @@ class _Startup:
             self._read_gauges(now)
         if (death := self._group.death()) is not None:
             raise self._died(death)
+        if self._fatal_s is not None and now - self._fatal_s > _DEATH_SHOWS_S:
+            raise self._died(None)
         if self._request is None:
             self._ask_if_ready(now)
         elif self._request.state.finished:
@@ -115,17 +118,16 @@ class _Startup:
         return False
 
     def _read_log(self) -> None:
-        lines = self._tail.read()
+        events = self._reader.feed(self._tail.read())
         now = time.monotonic()
         if self._timeline.phase == SPAWN and self._tail.fresh_bytes:
             self._timeline.enter(IMPORTS, now)
             self._announce()
-        for line in lines:
-            if (sign := read_sign(line)) is not None:
-                self._timeline.take(sign, now)
-                self._announce()
-                self._ready_line |= sign.kind == "ready"
-        self._announce()
+        for event in events:
+            self._timeline.take(event, now)
+            self._announce()
+            if self._fatal_s is None and is_fatal(event):
+                self._fatal_s = now
         self._progress.reading("log_bytes", self._tail.fresh_bytes, now)
 
     def _read_gauges(self, now: float) -> None:
@@ -138,7 +140,7 @@ class _Startup:
         self._next_gauges_s = now + max(_GAUGES_S, 10 * (time.monotonic() - now))
 
     def _ask_if_ready(self, now: float) -> None:
-        if self._ready_line:
+        if self._timeline.is_ready:
             self._timeline.enter(FIRST_TOKEN, now)
             self._progress.touch("chunks", now)
             self._announce()
@@ -185,7 +187,7 @@ class _Startup:
             serving=self._request is not None,
         )
 
-    def _died(self, death: Death) -> Exception:
+    def _died(self, death: Death | None) -> Exception:
         lived_s = time.monotonic() - self._group.started_s
         return faults.exited(self._spec, death, self._words(), lived_s, self._group)
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 # A request that we made ourselves leaves an access line: it proves nothing about progress.
-_ACCESS = re.compile(r'INFO:\s+\S+:\d+ - "[A-Z]+ /')
+_ACCESS = re.compile(rb'INFO:\s+\S+:\d+ - "[A-Z]+ /')
 _CHUNK_BYTES = 1 << 20
 
 
@@ -27,23 +27,22 @@ class LogTail:
         self._partial = b""
         self._partial_counted = 0
 
-    def read(self) -> list[str]:
-        """The lines completed since the last call."""
-        lines: list[str] = []
+    def read(self) -> bytes:
+        """What was added since the last call."""
+        data = b""
         while chunk := os.read(self._descriptor, _CHUNK_BYTES):
+            data += chunk
             *whole, self._partial = (self._partial + chunk).split(b"\n")
-            for raw in whole:
-                line = raw.decode(errors="replace").rstrip("\r")
+            for line in whole:
                 if not _ACCESS.search(line):
-                    self.fresh_bytes += len(raw) + 1 - self._partial_counted
+                    self.fresh_bytes += len(line) + 1 - self._partial_counted
                     self._keep(line)
                 self._partial_counted = 0
-                lines.append(line)
             # A progress bar rewrites one line for minutes.
             self.fresh_bytes += len(self._partial) - self._partial_counted
             self._partial_counted = len(self._partial)
-            self._keep(self._partial.decode(errors="replace"))
-        return lines
+            self._keep(self._partial)
+        return data
 
     def close(self) -> None:
         """Give back the descriptor."""
@@ -51,10 +50,10 @@ class LogTail:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _keep(self, line: str) -> None:
-        shown = [part for part in line.split("\r") if part.strip()]
+    def _keep(self, line: bytes) -> None:
+        shown = line.rstrip(b"\r").rsplit(b"\r", 1)[-1].strip()
         if shown:
-            self.last_line = shown[-1].strip()
+            self.last_line = shown.decode(errors="replace")
 
 
 def last_lines(path: Path, count: int, limit_bytes: int = 256 * 1024) -> list[str]:

@@ -19,6 +19,7 @@ from tokgate.server.group import Death, ProcessGroup
 from tokgate.server.spec import LaunchSpec
 from tokgate.server.teardown import GpuLedger, Teardown, tear_down
 from tokgate.server.timeline import Capture, PhaseTime
+from tokgate.sglang.http import Override, overrides
 
 
 class Server:
@@ -112,9 +113,9 @@ class Server:
         """Resident memory of all its processes, MiB (shared pages are counted once a process)."""
         return sum(proc.rss_bytes(process.pid) or 0 for process in self.processes()) / (1 << 20)
 
-    def resolved(self, profile: Profile | None = None) -> list[truth.Override]:
+    def resolved(self, profile: Profile | None = None) -> list[Override]:
         """Where the server runs with something other than what the profile asked for."""
-        return truth.overrides(profile or self.profile, self.server_info)
+        return overrides(profile or self.profile, self.server_info)
 
     def ensure_alive(self, phase: str = "serving") -> None:
         """Whether every process that must live does.

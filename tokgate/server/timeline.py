@@ -6,15 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tokgate.config.gate import PhaseFloors
-from tokgate.server.signs import Sign
+from tokgate.sglang import log_events as ev
 
-SPAWN, IMPORTS, KV_CACHE, WARMUP, FIRST_TOKEN = "spawn", "imports", "kv-cache", "warm-up", "first-token"
-WEIGHTS, CAPTURE, AFTER_CAPTURE = "weights", "capture:", "after-capture:"
+SPAWN, IMPORTS, WEIGHTS, KV_CACHE = "spawn", "imports", "weights", "kv_cache"
+CAPTURE, SETUP, WARMUP, FIRST_TOKEN = "capture:", "setup", "warmup", "first_token"
+DRAFT = "draft_"
 _LABELS: Mapping[str, str] = {
     WEIGHTS: "weight loading",
-    "draft-weights": "draft weight loading",
+    DRAFT + WEIGHTS: "draft weight loading",
     KV_CACHE: "KV cache",
-    "draft-kv-cache": "draft KV cache",
+    DRAFT + KV_CACHE: "draft KV cache",
+    SETUP: "set-up after graph capture",
+    WARMUP: "warm-up",
     FIRST_TOKEN: "first generation",
 }
 
@@ -39,20 +42,25 @@ class Capture:
 
 
 class Timeline:
-    """Turns signs into phases.
+    """Turns the events of a log into phases.
 
-    Phase names: ``spawn``, ``imports``, ``weights``, ``kv-cache`` (the second model's with ``draft-``),
-    ``capture:<kind>``, ``after-capture:<kind>``, ``warm-up``, ``first-token``.
+    Phase names: ``spawn``, ``imports``, ``weights``, ``kv_cache`` (the second model's with ``draft_``),
+    ``capture:<kind>``, ``setup`` (after a capture, before the next or the warm-up), ``warmup``,
+    ``first_token``. A phase lasts until the log shows the next: with several ranks, until the first rank
+    goes on, but a capture until its last rank has ended it.
 
     Attributes:
         phase: the one that runs.
+        since_s: when it began.
         done: those that ended, in order; a phase entered twice is listed twice.
+        is_ready: the engine said that it is ready.
     """
 
     def __init__(self, started_s: float) -> None:
         self.phase = SPAWN
         self.since_s = started_s
         self.done: list[PhaseTime] = []
+        self.is_ready = False
         self._captures: dict[tuple[str, str], Capture] = {}
         self._models_loaded: dict[str, int] = {}
 
@@ -62,23 +70,27 @@ class Timeline:
             self.done.append(PhaseTime(self.phase, now_s - self.since_s))
             self.phase, self.since_s = phase, now_s
 
-    def take(self, sign: Sign, now_s: float) -> None:
-        """Follow one sign."""
-        if sign.kind == "weights":
-            self.enter(self._model(sign.rank, 0) + WEIGHTS, now_s)
-        elif sign.kind == "kv-cache":
-            self.enter(self._model(sign.rank, 1) + KV_CACHE, now_s)
-        elif sign.kind == "capture-begin":
-            self._captures[sign.capture, sign.rank] = Capture(sign.capture, sign.rank)
-            self.enter(CAPTURE + sign.capture, now_s)
-        elif sign.kind == "capture-end":
-            self._captures[sign.capture, sign.rank] = Capture(
-                sign.capture, sign.rank, sign.seconds, sign.gb, sign.available_gb
-            )
-            if not self.open_ranks(sign.capture):
-                self.enter(AFTER_CAPTURE + sign.capture, now_s)
-        elif sign.kind == "serving":
-            self.enter(WARMUP, now_s)
+    def take(self, event: ev.Event, now_s: float) -> None:
+        """Follow one event of the log."""
+        rank = event.rank or ""
+        match event:
+            case ev.WeightsBegin():
+                self.enter(self._model(rank, ended=False) + WEIGHTS, now_s)
+            case ev.WeightsEnd():
+                self.enter(self._model(rank, ended=True) + KV_CACHE, now_s)
+            case ev.CaptureBegin(kind=kind):
+                self._captures[kind, rank] = Capture(kind, rank)
+                self.enter(CAPTURE + kind, now_s)
+            case ev.CaptureEnd(kind=kind):
+                self._captures[kind, rank] = Capture(
+                    kind, rank, event.seconds or 0.0, event.used_gb, event.available_gb
+                )
+                if self.phase == CAPTURE + kind and not self.open_ranks(kind):
+                    self.enter(SETUP, now_s)
+            case ev.Capacity() | ev.Serving():
+                self.enter(WARMUP, now_s)
+            case ev.Ready():
+                self.is_ready = True
 
     def finish(self, now_s: float) -> tuple[PhaseTime, ...]:
         """End the running phase; all phases."""
@@ -98,32 +110,32 @@ class Timeline:
         """Ranks on which it ended."""
         return [c.rank for c in self._captures.values() if c.kind == kind and c.seconds is not None]
 
-    def _model(self, rank: str, ended: int) -> str:
-        self._models_loaded[rank] = self._models_loaded.get(rank, 0) + ended
-        return "draft-" if self._models_loaded[rank] - ended >= 1 else ""
+    def _model(self, rank: str, *, ended: bool) -> str:
+        before = self._models_loaded.get(rank, 0)
+        self._models_loaded[rank] = before + ended
+        return DRAFT if before else ""
 
 
 def label(phase: str) -> str:
     """A phase in words: ``draft-extend graph capture``."""
     if phase.startswith(CAPTURE):
         return f"{phase.removeprefix(CAPTURE)} graph capture"
-    if phase.startswith(AFTER_CAPTURE):
-        return f"set-up after {phase.removeprefix(AFTER_CAPTURE)} graph capture"
     return _LABELS.get(phase, phase)
 
 
 def floor_s(phase: str, floors: PhaseFloors) -> float:
     """Shortest no-progress deadline of a phase, seconds."""
-    if phase.startswith((CAPTURE, AFTER_CAPTURE)):
+    if phase.startswith(CAPTURE):
         return floors.capture_s
     return {
         SPAWN: floors.spawn_s,
         IMPORTS: floors.imports_s,
         WEIGHTS: floors.weights_s,
         KV_CACHE: floors.kv_cache_s,
+        SETUP: floors.capture_s,
         WARMUP: floors.warmup_s,
         FIRST_TOKEN: floors.first_token_s,
-    }[phase.removeprefix("draft-")]
+    }[phase.removeprefix(DRAFT)]
 
 
 def limit_s(phase: str, floors: PhaseFloors, factor: float, usual_s: Mapping[str, float]) -> float:
