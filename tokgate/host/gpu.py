@@ -10,13 +10,11 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from tokgate.host import proc
 
 MIB = 1 << 20
-T = TypeVar("T")
-
 # NVML_CLOCKS_EVENT_REASON_*: those that slow a GPU down, and those that do not.
 THROTTLE: Mapping[int, str] = {
     0x4: "software power cap",
@@ -166,6 +164,19 @@ class Nvml:
             _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))) or ""
             for index in range(self.count)
         ]
+
+    def throttle_s(self, indices: Sequence[int]) -> dict[tuple[int, str], float]:
+        """Time for which power or heat slowed a GPU down since boot, by index and cause, seconds."""
+        nvml = self._nvml
+        policies = {"power": nvml.NVML_PERF_POLICY_POWER, "thermal": nvml.NVML_PERF_POLICY_THERMAL}
+        found = {}
+        for index in indices:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            for cause, policy in policies.items():
+                status = self._ask(nvml.nvmlDeviceGetViolationStatus, handle, policy)
+                if status is not None:
+                    found[index, cause] = status.violationTime / 1e9
+        return found
 
     def link(self, first: int, second: int) -> str:
         """How two GPUs are joined: ``NVLink x18``, or the nearest common ancestor on PCIe."""

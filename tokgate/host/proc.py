@@ -137,23 +137,6 @@ def rss_bytes(pid: int) -> int | None:
     return int(parts[1]) * PAGE_BYTES if len(parts) > 1 else None
 
 
-def run_delay_s(pid: int) -> float | None:
-    """Seconds for which the threads of a process were runnable but had no CPU, summed over threads."""
-    total_ns = 0
-    try:
-        tasks = list((PROC / str(pid) / "task").iterdir())
-    except OSError:
-        return None
-    seen = False
-    for task in tasks:
-        try:
-            total_ns += int((task / "schedstat").read_text().split()[1])
-            seen = True
-        except (OSError, IndexError, ValueError):
-            continue
-    return total_ns / 1e9 if seen else None
-
-
 def text(pid: int, name: str) -> str | None:
     """A file of /proc/PID as text, or ``None`` where it may not be read."""
     raw = _bytes(pid, name)
