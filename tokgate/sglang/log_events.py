@@ -232,7 +232,7 @@ class Fatal(Event):
 
     @property
     def summary(self) -> str:
-        """The line that says most: a traceback's last, otherwise the first."""
+        """The line that says most: the exception's own, otherwise the first."""
         return _telling_line(self.lines)
 
 
@@ -244,7 +244,7 @@ class ExceptionSeen(Event):
 
     @property
     def summary(self) -> str:
-        """The traceback's last line."""
+        """The exception's own line."""
         return _telling_line(self.lines)
 
 
@@ -264,8 +264,10 @@ class Benign(Event):
 
 
 def _telling_line(lines: tuple[str, ...]) -> str:
-    if len(lines) > 1:
-        for line in reversed(lines):
-            if line.strip() and not line[0].isspace():
+    """The exception's own line: the first without indent after the last frame of the last stack."""
+    frames = [index for index, line in enumerate(lines) if line.startswith("  File ")]
+    if frames:
+        for line in lines[frames[-1] :]:
+            if line and not line[0].isspace():
                 return line
     return lines[0] if lines else ""

@@ -22,6 +22,7 @@ GRAPH_PASSES = "sglang:cuda_graph_passes_total"
 GENERATED = "sglang:generation_tokens_total"
 PROMPT = "sglang:prompt_tokens_total"
 VERIFY_CALLS = "sglang:spec_verify_calls_total"
+ACCEPT_LENGTH = "sglang:spec_accept_length"
 RETRACTED = "sglang:num_retracted_reqs"
 
 
@@ -43,7 +44,8 @@ class Counters:
         graph_passes: forward passes by mode; ``None`` when the server does not count them.
         generated_tokens, prompt_tokens, verify_calls: totals since start.
         retracted_requests: requests taken back at this moment.
-        accept_length: of the last report interval, a gauge.
+        accept_length: of the last report interval, a gauge; servers without speculation export it as 0,
+            which is none.
     """
 
     graph_passes: Mapping[str, float] | None = None
@@ -101,7 +103,7 @@ def read_counters(text: str) -> Counters:
         prompt_tokens=_total(wanted, PROMPT),
         verify_calls=_total(wanted, VERIFY_CALLS),
         retracted_requests=_total(wanted, RETRACTED),
-        accept_length=_total(wanted, "sglang:spec_accept_length"),
+        accept_length=_total(wanted, ACCEPT_LENGTH) or None,
     )
 
 
