@@ -1,0 +1,205 @@
+"""Can this run be believed? The audit of the client, and the checks of a run against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from tokgate.load.recording import Recording, Timeline
+from tokgate.load.sample import Audit, Request, Void
+
+LAG_SHARE = 0.10
+MERGED_SHARE = 0.01
+UNSTAMPED_SHARE = 0.01
+CLOCK_STEP_S = 100e-6
+CPU_SHARE = 0.85
+RUN_DELAY_SHARE = 0.05
+IDLE_SHARE = 0.05
+CONSISTENCY = 0.005
+
+
+def audit(recording: Recording) -> Audit:
+    """The client's own account of the run."""
+    timeline = recording.timeline
+    reads = ~timeline.merged
+    lags = timeline.lag_s[reads]
+    stamped = ~np.isnan(lags)
+    kernel = recording.stamped and bool(stamped.any())
+    # A read that ends a group of merged events: its predecessor is marked.
+    groups = np.append(False, timeline.merged[:-1])[reads] if len(timeline.merged) else reads
+    return Audit(
+        stamp_tier="kernel" if kernel else "user",
+        lag_p99_s=float(np.percentile(lags[stamped], 99)) if kernel else None,
+        merged_read_share=float(groups.mean()) if len(groups) else 0.0,
+        unstamped_share=float((~stamped).mean()) if kernel else 1.0,
+        client_cpu_s=recording.cpu_s,
+        client_run_delay_s=recording.run_delay_s,
+        clock_step_s=recording.clock_step_s,
+    )
+
+
+def read_cost_s(timeline: Timeline) -> float:
+    """Median time between reads that follow each other without a wait: the cost of one read."""
+    users = np.sort((timeline.t_s + timeline.lag_s)[~timeline.merged & ~np.isnan(timeline.lag_s)])
+    gaps = np.diff(users)
+    close = gaps[gaps < 50e-6]
+    return float(np.median(close)) if len(close) else 0.0
+
+
+def voids(
+    recording: Recording,
+    found: Audit,
+    metrics: Mapping[str, float],
+    duration_s: float,
+    *,
+    slots: int,
+    workers: int,
+    asked: Mapping[int, int],
+    prompt_tokens: Mapping[int, int],
+) -> tuple[Void, ...]:
+    """Every reason why the run does not count, each with its figures.
+
+    Args:
+        recording: the run.
+        found: its audit.
+        metrics: its metrics.
+        duration_s: its duration.
+        slots: concurrency of a closed loop, 0 for an open loop.
+        workers: number of client processes.
+        asked: output tokens asked, by request index.
+        prompt_tokens: token ids sent, by request index; empty for texts.
+    """
+    reasons = list(_requests(recording, asked, prompt_tokens))
+    if duration_s > 0:
+        reasons += _client(recording, found, metrics, duration_s, slots, workers)
+        reasons += _consistency(recording, metrics, duration_s, slots)
+    return tuple(reasons)
+
+
+def _exceeds(cause: str, measured: float, bound: float, unit: str, what: str) -> Iterator[Void]:
+    if measured > bound:
+        scale, shown = {"s": (1e3, "ms"), "share": (100, "%")}.get(unit, (1, unit))
+        text = f"{what}: {measured * scale:.4g} {shown} (bound {bound * scale:.4g} {shown})"
+        yield Void(cause, measured, bound, unit, text)
+
+
+def _requests(
+    recording: Recording, asked: Mapping[int, int], prompt_tokens: Mapping[int, int]
+) -> Iterator[Void]:
+    total = len(recording.requests)
+
+    def count(cause: str, what: str, chosen: list[Request], example: str) -> Iterator[Void]:
+        if chosen:
+            text = f"{len(chosen)} of {total} requests {what}; request {chosen[0].index}: {example}"
+            yield Void(cause, len(chosen), 0, "requests", text)
+
+    failed = [r for r in recording.requests if r.outcome not in ("ok", "short")]
+    yield from count(
+        "failed_requests", "failed", failed, f"{failed[0].outcome}: {failed[0].detail}" if failed else ""
+    )
+    short = [r for r in recording.requests if r.outcome == "short"]
+    yield from count("short_output", "gave fewer tokens than asked", short, short[0].detail if short else "")
+    good = [r for r in recording.requests if r.outcome == "ok"]
+    over = [r for r in good if (r.completion_tokens or 0) > asked[r.index]]
+    yield from count(
+        "excess_output",
+        "gave more tokens than asked",
+        over,
+        f"{over[0].completion_tokens} tokens of {asked[over[0].index]}" if over else "",
+    )
+    other = [
+        r
+        for r in good
+        if r.prompt_tokens is not None and r.prompt_tokens != prompt_tokens.get(r.index, r.prompt_tokens)
+    ]
+    yield from count(
+        "prompt_length",
+        "had a prompt of another length than was sent",
+        other,
+        f"{other[0].prompt_tokens} tokens, sent {prompt_tokens[other[0].index]}" if other else "",
+    )
+    odd = [r for r in good if not _accept_counts_agree(r)]
+    yield from count(
+        "accept_counts",
+        "report speculative counters that contradict each other",
+        odd,
+        f"{odd[0].completion_tokens} tokens, {odd[0].verify_count} verifies, {odd[0].accept_histogram}"
+        if odd
+        else "",
+    )
+
+
+def _accept_counts_agree(request: Request) -> bool:
+    """tokens - 1 = verifies + accepted drafts, but for drafts accepted past the requested length."""
+    histogram, verifies = request.accept_histogram, request.verify_count
+    if not histogram or not verifies or request.completion_tokens is None:
+        return True
+    accepted = sum(i * passes for i, passes in enumerate(histogram))
+    surplus = verifies + accepted - (request.completion_tokens - 1)
+    return sum(histogram) == verifies and 0 <= surplus < len(histogram)
+
+
+def _client(
+    recording: Recording,
+    found: Audit,
+    metrics: Mapping[str, float],
+    duration_s: float,
+    slots: int,
+    workers: int,
+) -> Iterator[Void]:
+    step_s = metrics.get("step_ms_p50", 0.0) / 1e3
+    if found.lag_p99_s is not None and step_s:
+        # Events that arrive together are read one after the other. That delays no kernel stamp, so it is
+        # allowed for, up to one step, where reads would begin to merge.
+        together = max(1, slots) / workers * 1.5 * read_cost_s(recording.timeline) if slots > 1 else 0.0
+        bound = max(LAG_SHARE * step_s, min(together, step_s))
+        yield from _exceeds(
+            "client_lag", found.lag_p99_s, bound, "s", "99 % of reads lag behind arrival by up to"
+        )
+    if found.stamp_tier == "kernel":
+        yield from _exceeds(
+            "unstamped_reads", found.unstamped_share, UNSTAMPED_SHARE, "share", "reads without a kernel stamp"
+        )
+    yield from _exceeds(
+        "merged_reads", found.merged_read_share, MERGED_SHARE, "share", "reads that held several events"
+    )
+    yield from _exceeds("clock_step", found.clock_step_s, CLOCK_STEP_S, "s", "clock stepped by")
+    yield from _exceeds(
+        "client_cpu", found.client_cpu_s / duration_s / workers, CPU_SHARE, "share", "client used of its CPU"
+    )
+    if found.client_run_delay_s is not None:
+        delay = found.client_run_delay_s / duration_s / workers
+        yield from _exceeds("client_run_delay", delay, RUN_DELAY_SHARE, "share", "client waited for a CPU")
+    if not slots:
+        lag = [r.sent_s - r.intended_s for r in recording.requests if r.sent_s is not None]
+        bound = max(1e-3, LAG_SHARE * metrics.get("ttft_s_p50", 0.0))
+        yield from _exceeds(
+            "send_lag", float(np.percentile(lag, 99)), bound, "s", "requests were sent late by"
+        )
+
+
+def _consistency(
+    recording: Recording, metrics: Mapping[str, float], duration_s: float, slots: int
+) -> Iterator[Void]:
+    requests = recording.requests
+    for i, request in enumerate(requests):
+        e2e_s, server_s = recording.ended_s[i] - (request.sent_s or 0.0), recording.server_e2e_s[i]
+        if request.outcome == "ok" and server_s * (1 - CONSISTENCY) - 1e-3 > e2e_s:
+            text = (
+                f"request {request.index} took {e2e_s:.4f} s here, {server_s:.4f} s by the server's account"
+            )
+            yield Void("server_duration", float(server_s), float(e2e_s), "s", text)
+            break
+    if slots != 1:
+        return
+    if "tpot_ms" in metrics and "decode_tok_s" in metrics:
+        off = abs(metrics["decode_tok_s"] * metrics["tpot_ms"] / 1e3 - 1)
+        yield from _exceeds("tpot_against_tok_s", off, CONSISTENCY, "share", "1000/TPOT and tok/s differ by")
+    busy_s = sum(
+        r.last_token_s - r.sent_s for r in requests if r.last_token_s is not None and r.sent_s is not None
+    )
+    idle = 1 - busy_s / duration_s
+    yield from _exceeds(
+        "idle_between_requests", idle, IDLE_SHARE, "share", "time between requests, of the run"
+    )

@@ -1,0 +1,211 @@
+"""Measure a server: start the worker processes, watch over them, and turn what they bring into a result."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tokgate.config.workloads import Workload
+from tokgate.errors import LoadFault
+from tokgate.load import arrivals, audit, routes
+from tokgate.load.metrics import Slo, metrics
+from tokgate.load.processes import Progress, run_workers
+from tokgate.load.prompts import PromptSet
+from tokgate.load.recording import Recording, Timeline, read
+from tokgate.load.routes import Protocol
+from tokgate.load.sample import Audit, Request, Void
+
+# One worker reads about 100k chunks/s on a free core; half of that leaves room for bursts.
+SLOTS_PER_WORKER = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long nothing may happen, seconds.
+
+    Attributes:
+        first_token_s: from sending to the first event.
+        gap_s: between events of one stream.
+        request_s: from sending to the end of the response.
+        drain_s: from the last request sent to the end of all.
+        worker_s: without a sign of life from a worker process.
+    """
+
+    first_token_s: float = 60.0
+    gap_s: float = 30.0
+    request_s: float = 600.0
+    drain_s: float = 600.0
+    worker_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run.
+
+    Attributes:
+        requests: in the order of sending.
+        audit: how far the client can be trusted.
+        metrics: name with unit -> value; absent where they have no meaning.
+        duration_s: from the first request sent to the last token received.
+        void: reasons why the run does not count; empty when it does.
+        timeline: every token-bearing event.
+        prompts_digest: of the prompts that were sent.
+    """
+
+    requests: tuple[Request, ...]
+    audit: Audit
+    metrics: dict[str, float]
+    duration_s: float
+    void: tuple[Void, ...]
+    timeline: Timeline = field(repr=False, compare=False)
+    prompts_digest: str = ""
+
+
+class Stall(LoadFault):
+    """A server that stopped answering: a deadline of the run passed.
+
+    Args:
+        phase: ``first token``, ``stream``, ``request`` or ``drain``.
+        waited_s: seconds without what the phase waits for.
+        limit_s: the deadline.
+        measurement: what was recorded up to then.
+    """
+
+    def __init__(self, phase: str, waited_s: float, limit_s: float, measurement: Measurement) -> None:
+        stalled = [r for r in measurement.requests if r.outcome == "stalled"]
+        done = sum(r.outcome in ("ok", "short") for r in measurement.requests)
+        super().__init__(
+            f"the server stopped answering: {phase}: nothing for {waited_s:.1f} s (limit {limit_s:g} s)",
+            [f"{done} of {len(measurement.requests)} requests were answered, {len(stalled)} stalled"],
+        )
+        self.phase = phase
+        self.waited_s = waited_s
+        self.limit_s = limit_s
+        self.measurement = measurement
+
+
+def measure(
+    url: str,
+    workload: Workload,
+    prompts: PromptSet,
+    *,
+    deadlines: Deadlines,
+    keep_output_ids: bool = False,
+    pin_cpus: Sequence[int] | None = None,
+    protocol: Protocol | None = None,
+    slo: Slo | None = None,
+    ramp_s: float = 0.0,
+    workers: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Measurement:
+    """Run a workload once.
+
+    Args:
+        url: base URL of the server, ``http://HOST:PORT``.
+        workload: what is asked; without ``arrival`` a closed loop.
+        prompts: from :func:`tokgate.load.prompts.build`.
+        deadlines: how long nothing may happen.
+        keep_output_ids: also keep the generated token ids (``/generate``).
+        pin_cpus: CPUs that the workers are bound to, best none of the engine's.
+        protocol: model name, headers.
+        slo: also report goodput under it.
+        ramp_s: spread the first request of each slot of a closed loop over this time.
+        workers: client processes; by default one per 256 concurrent streams.
+        on_progress: called about four times a second.
+
+    Raises:
+        Stall: a deadline passed.
+        LoadFault: a worker died or hung, or the host name does not resolve.
+        UsageFault: the URL or the prompts do not fit.
+    """
+    protocol = protocol or Protocol()
+    target = routes.resolve(url)
+    bodies = routes.requests(workload, prompts, target, protocol)
+    asked = {i: routes.asked(workload, prompts, i) for i in range(len(prompts))}
+    closed = workload.arrival is None
+    if workload.arrival is None:
+        gap_s = ramp_s / workload.concurrency
+        due_s = [min(i, workload.concurrency) * gap_s for i in range(len(bodies))]
+        due_s[workload.concurrency :] = [0.0] * len(due_s[workload.concurrency :])
+    else:
+        due_s = arrivals.schedule(workload.arrival, len(bodies), prompts)
+    slots = min(workload.concurrency, len(bodies)) if closed else 0
+    count = min(workers or -(-max(slots, 1) // SLOTS_PER_WORKER), max(slots, 1) if closed else len(bodies))
+    with tempfile.TemporaryDirectory(prefix="tokgate-load-") as name:
+        folder = Path(name)
+        spans = _write_requests(folder / "requests.bin", bodies)
+        for worker in range(count):
+            plan = [
+                [i, int(due_s[i] * 1e9), *spans[i], asked[i]]
+                for i in range(len(bodies))
+                if i % count == worker
+            ]
+            job = {
+                "address": [target.family, list(target.address)],
+                "slots": slots // count + (worker < slots % count),
+                "plan": plan,
+                "deadlines": asdict(deadlines),
+                "keep_output_ids": keep_output_ids,
+                "pin_cpus": sorted(pin_cpus) if pin_cpus else None,
+            }
+            (folder / f"job{worker}.json").write_text(json.dumps(job), encoding="utf-8")
+        start_ns = run_workers(folder, count, len(bodies), deadlines.worker_s, on_progress)
+        recording = read([folder / f"result{worker}.bin" for worker in range(count)], start_ns)
+    lengths = {i: len(ids) for i, ids in enumerate(prompts.ids or ())}
+    measurement = _judge(recording, prompts, slots, count, asked, lengths, slo)
+    if recording.stalls:
+        raise Stall(*recording.stalls[0], measurement)
+    return measurement
+
+
+def _write_requests(path: Path, bodies: Sequence[bytes]) -> list[tuple[int, int]]:
+    path.write_bytes(b"".join(bodies))
+    spans, at = [], 0
+    for body in bodies:
+        spans.append((at, at + len(body)))
+        at += len(body)
+    return spans
+
+
+def _judge(
+    recording: Recording,
+    prompts: PromptSet,
+    slots: int,
+    workers: int,
+    asked: dict[int, int],
+    lengths: dict[int, int],
+    slo: Slo | None,
+) -> Measurement:
+    found, duration_s = metrics(recording, slots, slo)
+    checked = audit.audit(recording)
+    reasons = audit.voids(
+        recording,
+        checked,
+        found,
+        duration_s,
+        slots=slots,
+        workers=workers,
+        asked=asked,
+        prompt_tokens=lengths,
+    )
+    return Measurement(
+        requests=recording.requests,
+        audit=checked,
+        metrics=found,
+        duration_s=duration_s,
+        void=reasons,
+        timeline=recording.timeline,
+        prompts_digest=prompts.digest,
+    )
+
+
+def spare_cpus(engine_cpus: Sequence[int]) -> list[int]:
+    """CPUs of this process that are none of the engine's; empty when none is left to pin to."""
+    return sorted(os.sched_getaffinity(0) - set(engine_cpus))
+
+
+__all__ = ["Deadlines", "Measurement", "Progress", "Protocol", "Slo", "Stall", "measure", "spare_cpus"]

@@ -1,0 +1,174 @@
+"""One keep-alive connection of the measuring worker, and the request on it. Standard library only."""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tokgate.load.record import NO_STAMP, Record
+from tokgate.load.wire import Response
+
+SO_TIMESTAMPNS = 35  # Linux, 64-bit: SO_TIMESTAMPNS_OLD; the message holds two 64-bit integers.
+CONTROL = socket.CMSG_SPACE(16)
+Address = tuple[int, Any]  # family, sockaddr
+# sock.recvmsg_into
+Receive = Callable[[list[bytearray], int], tuple[int, list[tuple[int, int, bytes]], int, Any]]
+
+
+class Stream:
+    """A connection and what is on it.
+
+    Attributes:
+        sock: ``None`` while closed.
+        recv: ``sock.recvmsg_into``.
+        aligned: the next read may be one whole event in the middle of a stream.
+        mark: where the last event had its finish reason, in bytes from its end.
+        progress, progress_ns: number of events at the last look, and when it last changed (monotonic).
+        request, unsent: the request's bytes, and those still to be written.
+        served: responses completed on this connection.
+        answered: bytes of the current response have arrived.
+    """
+
+    __slots__ = (
+        "aligned",
+        "answered",
+        "connecting",
+        "mark",
+        "progress",
+        "progress_ns",
+        "record",
+        "recv",
+        "request",
+        "response",
+        "served",
+        "sock",
+        "unsent",
+    )
+
+    def __init__(self) -> None:
+        self.sock: socket.socket | None = None
+        self.recv: Receive | None = None
+        self.connecting = False
+        self.record: Record | None = None
+        self.response = Response()
+        self.aligned = False
+        self.mark = 0
+        self.progress = 0
+        self.progress_ns = 0
+        self.request = memoryview(b"")
+        self.unsent = self.request
+        self.served = 0
+        self.answered = False
+
+    def open(self, address: Address) -> int:
+        """Start to connect; returns the socket's descriptor.
+
+        Raises:
+            OSError: refused at once, or no descriptor left.
+        """
+        family, where = address
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A kernel or sandbox without stamps: the user clock is used, and the audit says so.
+            ask_for_stamps(sock)
+            code = sock.connect_ex(where)
+            if code not in (0, errno.EINPROGRESS):
+                raise OSError(code, errno.errorcode.get(code, str(code)))
+        except OSError:
+            sock.close()
+            raise
+        self.sock, self.recv = sock, sock.recvmsg_into
+        self.connecting = code != 0
+        self.served = 0
+        self.unsent = memoryview(b"")
+        return sock.fileno()
+
+    def close(self) -> None:
+        """Close the connection, if open."""
+        if self.sock is not None:
+            self.sock.close()
+        self.sock = self.recv = None
+        self.connecting = False
+        self.aligned = False
+
+    def begin(self, record: Record, request: memoryview, now_ns: int) -> None:
+        """Put a request on the connection; :meth:`write` sends it."""
+        self.record = record
+        self.response = Response()
+        self.aligned = self.answered = False
+        self.mark = 0
+        self.progress = 0
+        self.progress_ns = now_ns
+        self.request = self.unsent = request
+
+    def write(self) -> bool:
+        """Send what can be sent.
+
+        Returns:
+            Whether all of it went out.
+
+        Raises:
+            OSError: the connection failed.
+        """
+        if self.connecting or self.sock is None:
+            return False
+        while self.unsent:
+            try:
+                sent = self.sock.send(self.unsent)
+            except BlockingIOError:
+                return False
+            self.unsent = self.unsent[sent:]
+        return True
+
+
+def ask_for_stamps(sock: socket.socket) -> bool:
+    """Ask the kernel to stamp what arrives; False where it cannot."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True
+
+
+def stamp_of(control: list[tuple[int, int, bytes]]) -> bytes:
+    """The kernel's stamp among a read's control messages, zeros when there is none."""
+    for level, kind, data in control:
+        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) == 16:
+            return data
+    return NO_STAMP
+
+
+def warm_stamps(limit_s: float = 0.5) -> bool:
+    """Wait until the kernel stamps loopback reads: it starts to do so a little after the first request.
+
+    Returns:
+        Whether it stamps within ``limit_s``.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as sender:
+        sender.connect(server.getsockname())
+        receiver, _ = server.accept()
+        with receiver:
+            if not ask_for_stamps(receiver):
+                return False
+            deadline = time.monotonic() + limit_s
+            buffer = [bytearray(16)]
+            while time.monotonic() < deadline:
+                sender.send(b"x")
+                if stamp_of(receiver.recvmsg_into(buffer, CONTROL)[1]) != NO_STAMP:
+                    return True
+                time.sleep(0.002)
+    return False
+
+
+def is_cumulative(first: bytes, second: bytes) -> bool:
+    """Whether the second event repeats the output ids of the first (SGLang from 0.5.6)."""
+    try:
+        before, after = json.loads(first)["output_ids"], json.loads(second)["output_ids"]
+        return len(after) > len(before) and after[: len(before)] == before
+    except (ValueError, KeyError, TypeError):
+        return False

@@ -1,0 +1,90 @@
+"""Find out what a running server speaks, by asking it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tokgate.config.workloads import Route
+from tokgate.errors import LoadFault
+from tokgate.load.routes import Target
+
+MAX_ANSWER = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What a server speaks: route, model name, and how it calls itself."""
+
+    route: Route
+    model: str
+    server: str
+
+
+def discover(
+    target: Target,
+    *,
+    route: Route | None = None,
+    model: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 10.0,
+) -> Discovery:
+    """Ask the server for its model: ``/model_info`` is SGLang's own, ``/v1/models`` everyone's.
+
+    Args:
+        target: the server.
+        route: keep this route; by default ``generate`` where there is one, else ``completions``.
+        model: keep this model name.
+        headers: such as ``Authorization``.
+        timeout_s: for each question.
+
+    Raises:
+        LoadFault: nothing answers there, or nothing that is known.
+    """
+    own = None
+    for path in ("/model_info", "/get_model_info"):
+        own = own or _get(target, path, headers, timeout_s)
+    sglang = own is not None and "model_path" in own
+    listed = _get(target, "/v1/models", headers, timeout_s)
+    names = [item["id"] for item in _items(listed) if isinstance(item.get("id"), str)]
+    if not sglang and listed is None and route is None:
+        raise LoadFault(
+            f"the server at {target.host}:{target.port} answers, but neither /model_info nor /v1/models",
+            ["name its route with --route generate, completions or chat"],
+        )
+    name = model or (names[0] if names else "default")
+    what = f"SGLang, {own.get('model_path')}" if own is not None and sglang else f"OpenAI-compatible, {name}"
+    return Discovery(route or ("generate" if sglang else "completions"), name, what)
+
+
+def _items(listed: dict[str, Any] | None) -> list[dict[str, Any]]:
+    data = (listed or {}).get("data")
+    return [item for item in data if isinstance(item, dict)] if isinstance(data, list) else []
+
+
+def _get(
+    target: Target, path: str, headers: Mapping[str, str] | None, timeout_s: float
+) -> dict[str, Any] | None:
+    """A JSON object from the server, ``None`` when it gives another answer."""
+    connection = http.client.HTTPConnection(target.address[0], target.port, timeout=timeout_s)
+    try:
+        connection.request("GET", target.prefix + path, headers=dict(headers or {}))
+        response = connection.getresponse()
+        data = response.read(MAX_ANSWER)
+        found = json.loads(data) if response.status == 200 else None
+    except TimeoutError as error:
+        raise LoadFault(
+            f"the server at {target.host}:{target.port} gives no answer to GET {path} in {timeout_s:g} s",
+            ["it may hang: a scheduler that is stuck leaves its HTTP server alive"],
+        ) from error
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise LoadFault(f"no server answers at {target.host}:{target.port}: {why}") from error
+    except (http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+    return found if isinstance(found, dict) else None

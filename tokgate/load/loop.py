@@ -1,0 +1,345 @@
+"""The event loop of the measuring worker. Standard library only.
+
+One pass handles every readable connection. A read that is exactly one event in the middle of a stream
+(nearly all are) is kept with six operations on bytes; everything else goes through
+:class:`tokgate.load.wire.Response`. Both keep the same: the cut of the reads changes times, never facts.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from typing import Any
+
+from tokgate.load.connection import CONTROL, Address, Stream, is_cumulative, stamp_of
+from tokgate.load.record import MIDDLE, NO_STAMP, TAIL, Record
+from tokgate.load.wire import chunk_size
+
+TICK_NS = 50_000_000
+BEAT_NS = 250_000_000
+_IN, _OUT = select.EPOLLIN, select.EPOLLOUT
+_STDIN = 0
+
+
+class Aborted(Exception):
+    """The client closed the pipe: stop at once."""
+
+
+class Loop:
+    """Sends a plan of requests and records what comes back.
+
+    Args:
+        job: as written by the client: ``address``, ``slots`` (closed loop; 0 for open loop), ``plan``
+            (list of [prompt index, offset_ns, start, stop, tokens asked] in the order of sending),
+            ``deadlines``, ``keep_output_ids``.
+        data: the requests' bytes; a plan entry's start and stop cut its request out of it.
+
+    Attributes:
+        records: one per request of the plan.
+        clocks: samples of (CLOCK_MONOTONIC ns, CLOCK_REALTIME ns - CLOCK_MONOTONIC ns).
+    """
+
+    def __init__(self, job: dict[str, Any], data: memoryview) -> None:
+        self._address: Address = (job["address"][0], tuple(job["address"][1]))
+        self._slots: int = job["slots"]
+        self._plan: deque[list[int]] = deque(job["plan"])
+        self._first_ns, self._gap_ns, self._request_ns, self._drain_ns = (
+            int(job["deadlines"][name] * 1e9) for name in ("first_token_s", "gap_s", "request_s", "drain_s")
+        )
+        self._keep_ids: bool = job["keep_output_ids"]
+        # Deltas of token ids must all be kept; cumulative ids only at the end. Unknown until seen.
+        self._keep_whole: bool = job["keep_output_ids"]
+        self._data = data
+        self._epoll = select.epoll()
+        self._by_fd: dict[int, Stream] = {}
+        self._idle: list[Stream] = []
+        self._active = 0
+        self._done = self._failed = self._events = 0
+        self._start_ns = 0
+        self._drain_from_ns = 0
+        self._next_beat_ns = 0
+        self.records: list[Record] = []
+        self.clocks: list[tuple[int, int]] = []
+
+    def connect(self) -> None:
+        """Open the connections before the clock starts: one per slot, or a reserve for open loop."""
+        for _ in range(self._slots or min(64, len(self._plan))):
+            stream = Stream()
+            self._open(stream)
+            self._idle.append(stream)
+        deadline = time.monotonic() + 5
+        while any(s.connecting for s in self._by_fd.values()) and time.monotonic() < deadline:
+            for fd, _ in self._epoll.poll(0.05):
+                self._writable(self._by_fd[fd])
+        self._epoll.register(_STDIN, _IN)
+
+    def close(self) -> None:
+        """Close every connection."""
+        for stream in list(self._by_fd.values()):
+            stream.close()
+        self._epoll.close()
+
+    def run(self, start_ns: int) -> None:
+        """Send the plan from ``start_ns`` (CLOCK_MONOTONIC) on and read until all is answered.
+
+        Raises:
+            Aborted: the client closed the pipe.
+        """
+        self._start_ns = start_ns
+        buffer = bytearray(65536)
+        buffers = [buffer]
+        view = memoryview(buffer)
+        find, rfind, starts, ends = buffer.find, buffer.rfind, buffer.startswith, buffer.endswith
+        poll, by_fd, clock, sizes = self._epoll.poll, self._by_fd, time.time_ns, dict[bytes, int]()
+        self._sample_clock()
+        next_tick = 0
+        self._dispatch()
+        while self._active or self._plan:
+            ready = poll(self._wait())
+            for fd, mask in ready:
+                stream = by_fd.get(fd)
+                if stream is None:
+                    if fd == _STDIN and not os.read(_STDIN, 64):
+                        raise Aborted
+                    continue
+                if mask & _OUT:
+                    self._writable(stream)
+                    if mask == _OUT:
+                        continue
+                try:
+                    size, control, _, _ = stream.recv(buffers, CONTROL)  # type: ignore[misc]
+                except BlockingIOError:
+                    continue
+                except (OSError, TypeError) as error:  # TypeError: closed by _writable just now
+                    self._closed(stream, str(error))
+                    continue
+                now = clock()
+                if stream.aligned:
+                    # Six steps for the common case: SIZE CRLF "data: {" ... "}" LF LF CRLF, nothing more.
+                    at = find(b"\r\n", 1, 10)
+                    if at > 0 and ends(b"}\n\n\r\n", 0, size):
+                        digits = bytes(view[:at])
+                        length = sizes.get(digits)
+                        if length is None:
+                            length = sizes[digits] = chunk_size(digits) or 0
+                        if (
+                            length + at + 4 == size
+                            and starts(b"data: {", at + 2)
+                            and find(b"\n", at + 2, size) == size - 4
+                        ):
+                            if not starts(MIDDLE, max(at + 8, size - stream.mark)):
+                                mark = rfind(MIDDLE, at + 8, size)
+                                stream.mark = size - mark if mark > 0 else 0
+                            if stream.mark:
+                                record = stream.record
+                                record.stamps += control[0][2] if control else NO_STAMP  # type: ignore[union-attr]
+                                record.users.append(now)  # type: ignore[union-attr]
+                                if size - 4 - TAIL >= at + 8:
+                                    record.tails += view[size - 4 - TAIL : size - 4]  # type: ignore[union-attr]
+                                else:
+                                    record.tails += bytes(view[at + 8 : size - 4]).rjust(TAIL)  # type: ignore[union-attr]
+                                continue
+                self._take(stream, bytes(view[:size]), control, now)
+                if self._idle and self._plan:
+                    self._dispatch()
+            if time.monotonic_ns() >= next_tick:
+                next_tick = time.monotonic_ns() + TICK_NS
+                self._tick()
+            self._dispatch()
+        self._sample_clock()
+
+    def _wait(self) -> float:
+        """How long to wait for the next read, seconds; precise when a request is due soon."""
+        if not self._plan or (self._slots and not self._idle):
+            return 0.05
+        due_s = (self._start_ns + self._plan[0][1] - time.monotonic_ns()) / 1e9
+        if due_s > 0.05:
+            return 0.05
+        if due_s > 0:
+            # epoll counts in whole milliseconds; select on the epoll itself in microseconds.
+            select.select([self._epoll], [], [], due_s)
+        return 0
+
+    def _dispatch(self) -> None:
+        """Send what is due."""
+        while self._plan:
+            if self._slots and not self._idle:
+                return
+            now = time.monotonic_ns()
+            index, offset, start, stop, asked = self._plan[0]
+            due = self._start_ns + offset
+            if due > now:
+                return
+            self._plan.popleft()
+            stream = self._idle.pop() if self._idle else Stream()
+            record = Record(index, asked, now if self._slots else due)
+            record.sent_ns = now
+            self.records.append(record)
+            self._active += 1
+            stream.begin(record, self._data[start:stop], now)
+            self._send(stream)
+        if not self._drain_from_ns:
+            self._drain_from_ns = time.monotonic_ns()
+
+    def _send(self, stream: Stream) -> None:
+        if stream.sock is None:
+            if not self._open(stream):
+                return
+            stream.unsent = stream.request
+        try:
+            complete = stream.write()
+        except OSError as error:
+            self._closed(stream, str(error))
+            return
+        if not complete:
+            self._epoll.modify(stream.sock.fileno(), _IN | _OUT)  # type: ignore[union-attr]
+
+    def _open(self, stream: Stream) -> bool:
+        try:
+            fd = stream.open(self._address)
+        except OSError as error:
+            self._closed(stream, str(error))
+            return False
+        self._by_fd[fd] = stream
+        self._epoll.register(fd, _IN | _OUT if stream.connecting else _IN)
+        return True
+
+    def _writable(self, stream: Stream) -> None:
+        if stream.sock is None:
+            return
+        if stream.connecting:
+            code = stream.sock.getsockopt(1, 4)  # SOL_SOCKET, SO_ERROR
+            if code:
+                self._closed(stream, os.strerror(code))
+                return
+            stream.connecting = False
+        try:
+            if stream.write():
+                self._epoll.modify(stream.sock.fileno(), _IN)
+        except OSError as error:
+            self._closed(stream, str(error))
+
+    def _take(self, stream: Stream, data: bytes, control: list[tuple[int, int, bytes]], now: int) -> None:
+        """A read that is not one plain event."""
+        record = stream.record
+        if not data:
+            self._closed(stream, "")
+            return
+        if record is None:  # bytes that nobody asked for: the connection is out of step
+            self._drop(stream)
+            return
+        stream.answered = True
+        stamp = stamp_of(control)
+        response = stream.response
+        for payload in response.feed(data):
+            record.add(payload, stamp, now, self._keep_whole)
+            if self._keep_whole and len(record.users) == 2:
+                self._keep_whole = not is_cumulative(record.whole[0], payload)
+        if response.finished:
+            self._finish(stream)
+        else:
+            stream.aligned = response.aligned and len(record.users) > 0 and not self._keep_whole
+
+    def _closed(self, stream: Stream, why: str) -> None:
+        """The connection is gone."""
+        record, reused = stream.record, stream.served > 0
+        refused = stream.connecting or stream.sock is None
+        self._drop(stream)
+        if record is None:
+            return
+        if reused and not stream.answered and not record.reconnects:
+            # An idle keep-alive connection that the server had closed: the request never reached it.
+            record.reconnects = 1
+            stream.begin(record, stream.request, time.monotonic_ns())
+            self._send(stream)
+            return
+        stream.response.eof()
+        if refused and not stream.answered:
+            record.fail("refused", why or "connection refused")
+        elif not stream.response.finished and stream.response.status in (0, 200):
+            record.fail("early_close", why or "the server closed the connection inside the response")
+        self._finish(stream)
+
+    def _drop(self, stream: Stream) -> None:
+        if stream.sock is not None:
+            fd = stream.sock.fileno()
+            self._by_fd.pop(fd, None)
+            self._epoll.unregister(fd)
+            stream.close()
+
+    def _finish(self, stream: Stream) -> None:
+        """The request is over: judge the response, free the connection, send what waits."""
+        record, response = stream.record, stream.response
+        if record is None:
+            return
+        record.ended_ns = time.monotonic_ns()
+        body = bytes(response.body[:300]).decode("utf-8", "replace")
+        if response.fault:
+            record.fail("malformed", response.fault)
+        elif response.status >= 400:
+            record.fail("http_4xx" if response.status < 500 else "http_5xx", f"{response.status}: {body}")
+        elif response.status and not response.events:
+            record.fail("malformed", f"status {response.status} without an event stream: {body}")
+        stream.record = None
+        stream.aligned = False
+        stream.served += 1
+        self._active -= 1
+        self._done += 1
+        self._failed += bool(record.outcome)
+        self._events += len(record.users)
+        if stream.sock is not None and not response.keep_alive:
+            self._drop(stream)
+        self._idle.append(stream)
+
+    def _tick(self) -> None:
+        """Deadlines, the clock sample of each second, the beat."""
+        now = time.monotonic_ns()
+        if now - self.clocks[-1][0] >= 1_000_000_000:
+            self._sample_clock()
+        if now >= self._next_beat_ns:
+            self._next_beat_ns = now + BEAT_NS
+            self.beat()
+        for stream in [s for s in self._by_fd.values() if s.record is not None]:
+            record = stream.record
+            if record is None:
+                continue
+            if len(record.users) != stream.progress:
+                stream.progress, stream.progress_ns = len(record.users), now
+            idle, total, drain = now - stream.progress_ns, now - record.sent_ns, now - self._drain_from_ns
+            if not record.users and total > self._first_ns:
+                self._stall(stream, "first token", total, self._first_ns)
+            elif record.users and idle > self._gap_ns:
+                self._stall(stream, "stream", idle, self._gap_ns)
+            elif total > self._request_ns:
+                self._stall(stream, "request", total, self._request_ns)
+            elif self._drain_from_ns and drain > self._drain_ns:
+                self._stall(stream, "drain", drain, self._drain_ns)
+
+    def _stall(self, stream: Stream, phase: str, waited_ns: int, limit_ns: int) -> None:
+        """A deadline passed: end this request, send no more; those in flight keep their deadlines."""
+        assert stream.record is not None
+        stream.record.stall(phase, waited_ns / 1e9, limit_ns / 1e9)
+        for index, _, _, _, asked in self._plan:
+            record = Record(index, asked, 0)
+            record.fail("unsent", "an earlier request stalled")
+            self.records.append(record)
+        self._plan.clear()
+        self._drop(stream)
+        self._finish(stream)
+
+    def _sample_clock(self) -> None:
+        """Offset of the clocks, from the tightest of five readings."""
+        best = None
+        for _ in range(5):
+            before, real, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+            if best is None or after - before < best[0]:
+                best = (after - before, (before + after) // 2, real)
+        assert best is not None
+        self.clocks.append((best[1], best[2] - best[1]))
+
+    def beat(self) -> None:
+        """Tell the client that this process lives, and how far it is."""
+        running = sum(len(s.record.users) for s in self._by_fd.values() if s.record is not None)
+        os.write(1, b"beat %d %d %d\n" % (self._done, self._failed, self._events + running))

@@ -1,0 +1,88 @@
+"""What the worker keeps of one request while it is measured: stamps and tails, parsed afterwards.
+
+Standard library only. An event costs 16 + 8 + ``TAIL`` bytes. An event in the middle of a stream is
+kept as its last ``TAIL`` bytes, which hold the server's token counter; any other (the first, the last,
+errors) is kept whole. Nothing is parsed as JSON while the clock runs.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+TAIL = 256
+NO_STAMP = bytes(16)
+# An event that carries this is neither the last nor an error. Inside a JSON string the quote would be
+# escaped, so that text cannot imitate it.
+MIDDLE = b'"finish_reason":null'
+
+
+class Record:
+    """One request, as it happened.
+
+    Attributes:
+        index: position in the prompts.
+        asked: output tokens asked for.
+        intended_ns, sent_ns, ended_ns: CLOCK_MONOTONIC; 0 where it never came to that.
+        stamps: per event, the kernel's ``struct timespec`` (CLOCK_REALTIME), zeros when it gave none.
+        users: per event, CLOCK_REALTIME after the read, ns. Events of one read share it.
+        tails: per event, ``TAIL`` bytes, right-aligned.
+        whole: events kept whole, by position.
+        outcome, detail: set when it failed in transport; empty while all went well.
+        stall_phase, waited_s, limit_s: for outcome ``stalled``.
+        reconnects: times that an idle kept-alive connection had been closed by the server.
+    """
+
+    __slots__ = (
+        "asked",
+        "detail",
+        "ended_ns",
+        "index",
+        "intended_ns",
+        "limit_s",
+        "outcome",
+        "reconnects",
+        "sent_ns",
+        "stall_phase",
+        "stamps",
+        "tails",
+        "users",
+        "waited_s",
+        "whole",
+    )
+
+    def __init__(self, index: int, asked: int, intended_ns: int) -> None:
+        self.index = index
+        self.asked = asked
+        self.intended_ns = intended_ns
+        self.sent_ns = 0
+        self.ended_ns = 0
+        self.stamps = bytearray()
+        self.users = array("q")
+        self.tails = bytearray()
+        self.whole: dict[int, bytes] = {}
+        self.outcome = ""
+        self.detail = ""
+        self.stall_phase = ""
+        self.waited_s = 0.0
+        self.limit_s = 0.0
+        self.reconnects = 0
+
+    def add(self, payload: bytes, stamp: bytes, user_ns: int, keep_whole: bool) -> None:
+        """Keep one event that did not arrive as exactly one read (the worker's loop keeps those)."""
+        position = len(self.users)
+        self.stamps += stamp
+        self.users.append(user_ns)
+        if keep_whole or not position or MIDDLE not in payload:
+            self.whole[position] = payload
+        self.tails += payload[-TAIL:].rjust(TAIL)
+
+    def fail(self, outcome: str, detail: str) -> None:
+        """Set the outcome, unless one stands already."""
+        if not self.outcome:
+            self.outcome = outcome
+            self.detail = detail[:400]
+
+    def stall(self, phase: str, waited_s: float, limit_s: float) -> None:
+        """The deadline of ``phase`` passed."""
+        self.fail("stalled", f"{phase}: nothing for {waited_s:.1f} s (limit {limit_s:g} s)")
+        self.stall_phase, self.waited_s, self.limit_s = phase, waited_s, limit_s

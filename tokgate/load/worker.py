@@ -1,0 +1,110 @@
+"""The measuring worker's process: ``python -S -m tokgate.load.worker JOBFOLDER NUMBER``.
+
+It is started by :mod:`tokgate.load.client`, which speaks with it over two pipes: the worker writes
+``ready``, ``beat DONE FAILED EVENTS`` and ``end`` lines; the client writes ``go START_NS`` and closes the
+pipe to abort. Standard library only, nothing else is imported into this process.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import mmap
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tokgate.load.connection import warm_stamps
+from tokgate.load.events import digest
+from tokgate.load.loop import Aborted, Loop
+
+
+def main(arguments: list[str]) -> int:
+    """Run one worker; returns its exit code: 0 done, 3 aborted by the client."""
+    folder, number = Path(arguments[0]), int(arguments[1])
+    job = json.loads((folder / f"job{number}.json").read_text(encoding="utf-8"))
+    if job["pin_cpus"]:
+        os.sched_setaffinity(0, job["pin_cpus"])
+    stamped = warm_stamps()
+    with (folder / "requests.bin").open("rb") as file:
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    loop = Loop(job, data)
+    try:
+        loop.connect()
+        print("ready", flush=True)
+        go = sys.stdin.readline().split()
+        if len(go) != 2 or go[0] != "go":
+            return 3
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        before = _usage()
+        loop.run(int(go[1]))
+        after = _usage()
+    except Aborted:
+        return 3
+    finally:
+        loop.close()
+    cpu_s = after[0] - before[0]
+    delay_s = None if before[1] is None or after[1] is None else after[1] - before[1]
+    _write(folder / f"result{number}.bin", loop, job, stamped, cpu_s, delay_s)
+    print("end", flush=True)
+    return 0
+
+
+def _usage() -> tuple[float, float | None]:
+    """CPU time of this process, and its time runnable but not running (None where not reported)."""
+    try:
+        delay: float | None = int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        delay = None
+    return time.process_time(), delay
+
+
+def _write(
+    path: Path, loop: Loop, job: dict[str, Any], stamped: bool, cpu_s: float, delay_s: float | None
+) -> None:
+    requests: list[dict[str, Any]] = []
+    counts = bytearray()
+    beat = time.monotonic()
+    for record in loop.records:
+        facts = digest(record, job["keep_output_ids"])
+        counts += facts.counts.tobytes()
+        requests.append(
+            {
+                "index": record.index,
+                "outcome": facts.outcome,
+                "detail": facts.detail,
+                "intended_ns": record.intended_ns,
+                "sent_ns": record.sent_ns,
+                "ended_ns": record.ended_ns,
+                "events": len(record.users),
+                "fields": facts.fields,
+                "server_e2e_s": facts.server_e2e_s,
+                "stall": [record.stall_phase, record.waited_s, record.limit_s],
+                "reconnects": record.reconnects,
+            }
+        )
+        if time.monotonic() - beat > 0.5:
+            loop.beat()
+            beat = time.monotonic()
+    header = {
+        "requests": requests,
+        "clocks": loop.clocks,
+        "stamped": stamped,
+        "cpu_s": cpu_s,
+        "run_delay_s": delay_s,
+    }
+    with path.open("wb") as file:
+        file.write(json.dumps(header, separators=(",", ":")).encode() + b"\n")
+        for record in loop.records:
+            file.write(record.stamps)
+        for record in loop.records:
+            record.users.tofile(file)
+        file.write(counts)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
