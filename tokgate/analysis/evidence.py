@@ -84,12 +84,12 @@ def without_history(shift: Values, squares: Values, n: Values, effects: Sequence
     # r = sum(d)/sqrt(sum(d^2)) holds all that the data say when the scale is unknown; |r| <= sqrt(n).
     r = np.divide(n * shift, norm, out=np.zeros(shift.shape), where=norm > 0)
     constant = gammaln(n / 2) + (n / 2 - 1) * math.log(2)
-    nodes = np.linspace(-9, 9, 121)
+    nodes = np.linspace(-8, 8, 41)
     terms = []
     for effect in effects:
         pull = effect * r
         # The likelihood ratio is exp(-n e^2/2) E-like integral of u^(n-1) exp(-u^2/2 + e r u) over u > 0:
-        # log-concave with curvature at least 1, so a grid of +-9 about its peak holds all of it.
+        # log-concave with curvature at least 1, so a grid of +-8 about its peak holds all of it.
         peak = (pull + np.sqrt(pull * pull + 4 * (n - 1))) / 2
         u = peak[..., None] + nodes
         with np.errstate(divide="ignore", invalid="ignore"):
