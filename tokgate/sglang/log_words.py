@@ -1,0 +1,97 @@
+"""Which of SGLang's log lines are fatal, harmless, or tell of a silent choice.
+
+Harmless look-alikes are known by name: a healthy server says "error" dozens of times.
+"""
+
+from __future__ import annotations
+
+import re
+
+# What the server does not survive. Searched in a message's text.
+FATAL = re.compile(
+    rb"^\w+ hit an exception\b"
+    rb"|^Received sigquit from a child process"
+    rb"|^SIGQUIT received"
+    rb"|^Subprocess \S+ .*crashed with exit code"
+    rb"|^Not enough memory\."
+    rb"|^Fatal Python error:"
+    rb"|^terminate called "
+    rb"|: error: (?:ambiguous option|unrecognized arguments|argument |the following arguments)"
+)
+SHUTDOWN = re.compile(rb"^SIGTERM received|^Gracefully exiting")
+
+# What looks alarming and is harmless: (tokgate's word, pattern).
+BENIGN: tuple[tuple[str, re.Pattern[bytes]], ...] = tuple(
+    (reason, re.compile(pattern, re.I))
+    for reason, pattern in (
+        ("model file that is not served", rb"^Ignore import error when loading|reports ImportError with"),
+        ("no chat template", rb"Error getting chat template|No (?:HuggingFace )?chat template found"),
+        ("no generation config", rb"^Failed to load generation config"),
+        ("file limit", rb"^Fail to set RLIMIT"),
+        (
+            "deprecation",
+            rb"is deprecated|still supported, but|DeprecationWarning|FutureWarning|pynvml.*deprecat",
+        ),
+        ("Python warning", rb"^\S+:\d+: \w*Warning:|^\d.* - WARNING - "),
+        (
+            "optional API",
+            rb"OpenAIServingResponses.* (?:init failed|error:)|^Can not initialize OpenAIServingResponses",
+        ),
+        ("package walk", rb"Unexpected error during package walk"),
+        (
+            "optional kernel",
+            rb"flashinfer\.comm|tilelang not installed|Custom allreduce|custom_all_?reduce|custom_ar\b",
+        ),
+        (
+            "optional tokenizer feature",
+            rb"Failed to get yes/no token IDs|Vocab type detection failed|fallback token IDs",
+        ),
+        ("CPU engine", rb"^Cannot detect CUDA architecture"),
+        ("client went away", rb"Request is disconnected from the client side"),
+        ("NCCL at shutdown", rb"should dump|destroy_process_group\(\) was not called"),
+        ("Python at exit", rb"leaked (?:semaphore|shared_memory) objects|^Exception ignored in"),
+        (
+            "crash diagnostics",
+            rb"crash diagnostics|No live scheduler processes found|kill_process_tree called",
+        ),
+    )
+)
+
+# Silent choices and overrides: (argument, pattern).
+HINTS: tuple[tuple[str | None, re.Pattern[bytes]], ...] = tuple(
+    (key, re.compile(pattern, re.I))
+    for key, pattern in (
+        ("max_running_requests", rb"^Max running requests is reset to"),
+        ("speculative_num_draft_tokens", rb"^speculative_num_draft_tokens is (?:adjusted|set) to"),
+        ("cuda_graphs", rb"^Cuda graph is disabled because"),
+        ("prefill_cuda_graphs", rb"^Disable (?:prefill|piecewise) CUDA graph because|prefill CUDA graph\.$"),
+        ("disable_overlap_schedule", rb"^Overlap sched\w+ is |spec v2 is (?:enabled|used)|^Spec v2 is "),
+        ("speculative_draft_attention_backend", rb"^Overriding draft attention backend"),
+        ("enable_mixed_chunk", rb"mixed chunked prefill (?:is|are) disabled|^Mixed chunk"),
+        ("chunked_prefill_size", rb"chunked prefill size is adjusted"),
+        ("attention_backend", rb"attention backend (?:is|not) |will fallback to \w+ backend"),
+        (
+            None,
+            rb"is (?:reset|adjusted|overridden|forced|changed) to\b|^Overriding |not explicitly specified",
+        ),
+    )
+)
+SUSPECT = re.compile(rb"\berror\b|exception|traceback|\bfailed\b|\bfatal\b|out of memory|segfault", re.I)
+
+
+def classify(message: bytes) -> tuple[str, str | None] | None:
+    """What a message is: ``fatal``, ``shutdown``, ``benign``, ``hint`` or ``suspect``, and a detail.
+
+    The detail is the reason of a benign line and the argument of a hint. ``None``: of no interest.
+    """
+    if FATAL.search(message):
+        return "fatal", None
+    if SHUTDOWN.search(message):
+        return "shutdown", None
+    for reason, pattern in BENIGN:
+        if pattern.search(message):
+            return "benign", reason
+    for key, pattern in HINTS:
+        if pattern.search(message):
+            return "hint", key
+    return ("suspect", None) if SUSPECT.search(message) else None
