@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, Command] = {
     "gate": Command("tokgate.cli.gate", "run the gate: pytest perf_tests, with tokgate's exit codes"),
     "bench": Command("tokgate.cli.bench", "measure any running server with tokgate's client"),
     "accept": Command("tokgate.cli.accept", "record a run as stored baselines, with a reason"),
+    "env": Command("tokgate.cli.env", "make and list the environments that engines run in"),
     "serve": Command("tokgate.cli.serve", "run the emulated engine by hand"),
 }
 
