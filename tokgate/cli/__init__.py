@@ -27,10 +27,12 @@ class Command:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "gate": Command("tokgate.cli.gate", "run the gate: pytest perf_tests, with tokgate's exit codes"),
-    "bench": Command("tokgate.cli.bench", "measure any running server with tokgate's client"),
     "accept": Command("tokgate.cli.accept", "record a run as stored baselines, with a reason"),
+    "bench": Command("tokgate.cli.bench", "measure any running server with tokgate's client"),
     "env": Command("tokgate.cli.env", "make and list the environments that engines run in"),
+    "gate": Command("tokgate.cli.gate", "run the gate: pytest perf_tests, with tokgate's exit codes"),
+    "model": Command("tokgate.cli.model", "make, verify and question synthetic target + draft pairs"),
+    "parity": Command("tokgate.cli.parity", "replay a parity case against two running servers"),
     "serve": Command("tokgate.cli.serve", "run the emulated engine by hand"),
 }
 

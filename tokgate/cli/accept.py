@@ -9,8 +9,8 @@ import typer
 
 from tokgate import __version__, baselines
 from tokgate.errors import UsageFault
-from tokgate.gate.measurement import STARTUP
 from tokgate.gate.results import find_run, read_run, read_verdicts
+from tokgate.gate.start import STARTUP
 from tokgate.load.sample import read_samples
 from tokgate.verdict import Kind
 

@@ -17,7 +17,8 @@ from tokgate.config.workloads import Workload
 from tokgate.errors import TokgateError
 from tokgate.gate.measurement import Cancelled, Measured, Measurer
 from tokgate.load.sample import Sample
-from tokgate.server.launch import Server
+from tokgate.server.pool import Pool
+from tokgate.server.running import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,45 +30,35 @@ class Planned:
 
 
 class Visit:
-    """One profile's server and what was measured on it.
-
-    Thread-safe. A failure is remembered and raised again for every later question, without a second start.
+    """One profile's server and what was measured on it. Thread-safe.
 
     Args:
         planned: what is visited and what for.
-        start: starts the server of a profile.
-        measurer: measures on it.
+        pool: starts and keeps the servers; remembers failures.
+        measurer: measures on them.
     """
 
-    def __init__(self, planned: Planned, start: Callable[[Profile], Server], measurer: Measurer) -> None:
+    def __init__(self, planned: Planned, pool: Pool, measurer: Measurer) -> None:
         self.profile = planned.profile
         self._planned = planned.workloads
-        self._start = start
+        self._pool = pool
         self._measurer = measurer
         self._lock = threading.RLock()
-        self._server: Server | None = None
         self._startup: Sample | None = None
         self._measured: dict[str, Measured] = {}
-        self._failure: TokgateError | None = None
 
     def server(self) -> Server:
         """The running server; started when it is not up.
 
         Raises:
-            TokgateError: what a start or a measurement on this server raised.
+            TokgateError: what a start, or a measurement on this profile's server, raised before; a
+                profile that failed is not started again.
         """
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
-            if self._server is None:
-                try:
-                    self._server = self._start(self.profile)
-                    startup = self._measurer.startup(self._server, self.profile)
-                except TokgateError as error:
-                    self._fail(error)
-                    raise
-                self._startup = self._startup or startup
-            return self._server
+            server = self._pool.get(self.profile)
+            if self._startup is None:
+                self._startup = self._measurer.startup(server, self.profile)
+            return server
 
     def startup(self) -> Sample:
         """The record of the first start: seconds by phase.
@@ -94,7 +85,7 @@ class Visit:
                 try:
                     done = self._measurer.workload(server, self.profile, workload)
                 except TokgateError as error:
-                    self._fail(error)
+                    self._pool.fail(self.profile, error)
                     raise
                 self._measured[workload.name] = done
             return done
@@ -106,17 +97,6 @@ class Visit:
                 self.measured(workload)
         except (TokgateError, Cancelled):
             return
-
-    def stop(self) -> None:
-        """Stop the server if it is up; what was measured stays available."""
-        with self._lock:
-            server, self._server = self._server, None
-            if server is not None:
-                server.stop()
-
-    def _fail(self, error: TokgateError) -> None:
-        self._failure = error
-        self.stop()
 
 
 class Campaign:
@@ -137,14 +117,16 @@ class Campaign:
         *,
         side_by_side: bool,
     ) -> None:
-        self._visits = {planned.profile.name: Visit(planned, start, measurer) for planned in plan}
+        self._pool = Pool(len(plan) if side_by_side else 1, start)
+        self._visits = {planned.profile.name: Visit(planned, self._pool, measurer) for planned in plan}
         self._measurer = measurer
         self._current: Visit | None = None
         self._background = ThreadPoolExecutor(len(plan), "visit") if side_by_side else None
         self._begun = False
 
     def visit(self, profile: str) -> Visit:
-        """The visit of a profile. Where one server is up at a time, the one before it gives way first."""
+        """The visit of a profile. Where one server is up at a time, what is planned for the one before
+        it is measured first."""
         visit = self._visits[profile]
         if self._background is not None:
             if not self._begun:
@@ -154,7 +136,6 @@ class Campaign:
         elif self._current is not visit:
             if self._current is not None:
                 self._current.measure_planned()
-                self._current.stop()
             self._current = visit
         return visit
 
@@ -163,5 +144,4 @@ class Campaign:
         self._measurer.cancel()
         if self._background is not None:
             self._background.shutdown(wait=True, cancel_futures=True)
-        for visit in self._visits.values():
-            visit.stop()
+        self._pool.close()

@@ -90,18 +90,18 @@ class Judge:
             limit=limit.limit_percent / 100,
             alpha=self._alpha,
             beta=self._gate.statistics.beta,
+            days=[session.at[:10] for session in baseline.sessions if session.samples.get(metric)],
         )
         sign = "-" if limit.better == "higher" else "+"
-        change = _change(decision.ratio, decision.interval)
-        counts = f"{_count(len(runs), 'run')} against {_count(len(sessions), 'session')}"
         headline = (
-            f"{metric}: {_figure(fmean(runs))} vs {_figure(expected)} {limit.unit}, {change}, {counts}), "
-            f"limit {sign}{limit.limit_percent:.1f} %"
+            f"{metric}: {_figure(fmean(runs))} vs {_figure(expected)} {limit.unit}, {decision.change_text()}, "
+            f"limit {sign}{limit.limit_percent:g} %"
         )
+        least = decision.smallest_detectable
         body = [
-            f"compared with {baseline.path} ({baseline.reason})",
-            f"runs: {_figures(runs)}",
-            f"smallest change detectable now: {decision.smallest_detectable:.1%}",
+            f"compared with {_count(len(sessions), 'session')} in {baseline.path} ({baseline.reason})",
+            f"{_count(len(runs), 'run')} on one launch: {_figures(runs)}",
+            f"smallest change detectable now: {f'{100 * least:.1f} %' if least is not None else 'unknown'}",
             *decision.notes,
         ]
         kind = Kind(decision.kind)
@@ -116,7 +116,7 @@ class Judge:
                 **evidence,
                 "reference": expected,
                 "change_percent": 100 * (decision.ratio - 1),
-                "smallest_detectable_percent": 100 * decision.smallest_detectable,
+                "smallest_detectable_percent": None if least is None else 100 * least,
             },
         )
 
@@ -195,11 +195,6 @@ def _evidence(identity: Identity, metric: str, limit: Limit, runs: Sequence[floa
         "runs": list(runs),
         "now": fmean(runs) if runs else None,
     }
-
-
-def _change(ratio: float, interval: Sequence[float]) -> str:
-    low, high = (100 * (edge - 1) for edge in interval)
-    return f"{100 * (ratio - 1):+.1f} % (95 % CI {low:+.1f}..{high:+.1f}"
 
 
 def _figure(value: float) -> str:

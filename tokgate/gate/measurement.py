@@ -13,14 +13,14 @@ from tokgate.config.workloads import Workload
 from tokgate.errors import HostFault, LoadFault
 from tokgate.gate.results import Results
 from tokgate.gate.setup import Setup
-from tokgate.host.contention import Contention
+from tokgate.gate.start import STARTUP, Starter
+from tokgate.host.contention import difference, snapshot
 from tokgate.load import prompts as prompt_sets
-from tokgate.load.client import Stall, measure
+from tokgate.load.client import Deadlines, Stall, measure
 from tokgate.load.sample import Audit, Identity, Sample
-from tokgate.server.launch import Server
+from tokgate.server.running import Server
+from tokgate.sglang.http import resolved
 
-STARTUP = "startup"
-"""The workload name under which start-up times are stored and judged."""
 
 
 class Cancelled(Exception):
@@ -45,6 +45,17 @@ class Measured:
         """The metric's value of every run that has it, in its unit."""
         return [s.metrics[metric] for s in self.samples if metric in s.metrics]
 
+    def extra_info(self) -> dict[str, object]:
+        """What is kept beside the rounds of a benchmark: identity and every metric, run by run."""
+        identity = self.samples[0].identity
+        names = sorted({name for sample in self.samples for name in sample.metrics})
+        return {
+            "engine": identity.engine_name,
+            "host_class": identity.host_class,
+            "sglang": identity.sglang_version,
+            **{name: self.series(name) for name in names},
+        }
+
 
 class Measurer:
     """Measures workloads and starts. Thread-safe.
@@ -52,13 +63,13 @@ class Measurer:
     Args:
         setup: the checked request.
         results: where Samples go.
-        models: profile name -> name of the model that it serves, empty for the emulated engine.
+        starter: knows which model a profile serves.
     """
 
-    def __init__(self, setup: Setup, results: Results, models: dict[str, str]) -> None:
+    def __init__(self, setup: Setup, results: Results, starter: Starter) -> None:
         self._setup = setup
         self._results = results
-        self._models = models
+        self._starter = starter
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
@@ -66,15 +77,18 @@ class Measurer:
         self._cancelled.set()
 
     def startup(self, server: Server, profile: Profile) -> Sample:
-        """The start of a server as a Sample: ``<phase>_s`` and ``startup_s``."""
-        metrics = {f"{name}_s": seconds for name, seconds in server.phases}
-        metrics["startup_s"] = sum(seconds for _, seconds in server.phases)
+        """The start of a server as a Sample: seconds of each phase (``<phase>_s``) and ``startup_s``."""
+        metrics: dict[str, float] = {}
+        for phase in server.phases:
+            name = f"{phase.name}_s"
+            metrics[name] = metrics.get(name, 0.0) + phase.seconds
+        metrics["startup_s"] = server.startup_s
         sample = Sample(
             identity=self._identity(server, profile, STARTUP, "", run=0),
             requests=(),
             audit=Audit(stamp_tier="user"),
             metrics=metrics,
-            duration_s=metrics["startup_s"],
+            duration_s=server.startup_s,
         )
         self._results.add_sample(sample)
         return sample
@@ -125,19 +139,18 @@ class Measurer:
             raise Cancelled
         server.ensure_alive()
         server.flush_cache()
-        contention = Contention(server.worker_pids())
+        pids = [process.pid for process in server.processes()]
+        before = snapshot(pids)
         try:
-            got = measure(
-                server.url,
-                workload,
-                prompts,
-                deadlines=self._setup.gate.deadlines,
-                keep_output_ids=True,
-            )
+            with server.watch(f"{workload.name}"):
+                got = measure(
+                    server.url, workload, prompts, deadlines=self._deadlines(), keep_output_ids=True
+                )
         except Stall as stall:
             server.ensure_alive()
-            raise server.hang(stall.phase, stall.waited_s, stall.limit_s) from stall
-        counters = contention.difference()
+            phase = f"{stall.phase} of {workload.name}"
+            raise server.hang(phase, stall.waited_s, stall.limit_s) from stall
+        counters = difference(before, snapshot(pids))
         sample = Sample(
             identity=self._identity(server, profile, workload.name, workload.digest, run=run),
             requests=got.requests,
@@ -155,6 +168,15 @@ class Measurer:
             )
         return replace(sample, void=(*sample.void, *void_reasons(sample, self._setup.gate.void)))
 
+    def _deadlines(self) -> Deadlines:
+        given = self._setup.gate.deadlines
+        return Deadlines(
+            first_token_s=given.request_first_token_s,
+            gap_s=given.request_gap_s,
+            request_s=given.request_total_s,
+            drain_s=given.request_total_s,
+        )
+
     def _identity(
         self, server: Server, profile: Profile, workload: str, workload_digest: str, *, run: int
     ) -> Identity:
@@ -162,15 +184,15 @@ class Measurer:
         return Identity(
             engine=engine.kind,
             engine_name=engine.name,
-            sglang_version=server.version,
+            sglang_version=server.version or self._setup.engine.version,
             host_class=self._setup.host_class,
             profile=profile.name,
             profile_digest=profile.digest,
             workload=workload,
             workload_digest=workload_digest,
-            model=self._models.get(profile.name, ""),
-            launch=server.launch,
+            model=self._starter.served(profile).name,
+            launch=server.launch[:12],
             run=run,
             started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            resolved=server.resolved,
+            resolved=resolved(server.server_info),
         )

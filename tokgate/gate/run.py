@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from types import TracebackType
 
 from tokgate import __version__
+from tokgate.config.profiles import Profile
 from tokgate.errors import (
     EngineFault,
     Exited,
@@ -81,6 +82,16 @@ class Run:
         wanted = set(profiles)
         wanted |= {ref for name in profiles if (ref := self.setup.profiles[name].reference)}
         return [name for name in self.setup.profiles if name in wanted]
+
+    def reference(self, profile: Profile) -> str:
+        """Name of the profile that a profile is held against.
+
+        Raises:
+            UsageFault: it has none.
+        """
+        if profile.reference is None:
+            raise UsageFault(f"profile '{profile.name}' has no reference in profiles.yaml")
+        return profile.reference
 
     def add(self, verdict: Verdict) -> None:
         """Store a verdict.

@@ -141,8 +141,9 @@ def _engine(request: Request) -> tuple[Engine, str]:
         return resolve_engine("cpu", made), "-m cpu"
     if request.kind == "gpu":
         return _gpu_engine(made), "-m gpu"
-    if gpu.count() > 0:
-        return _gpu_engine(made), f"this host has {gpu.count()} GPU(s)"
+    names = _gpu_names()
+    if names:
+        return _gpu_engine(made), f"this host has {len(names)} x {names[0]}"
     if (made / "cpu" / "engine.yaml").is_file():
         return emulated_engine(), "no GPU here; real SGLang on the CPU is ready: -m cpu"
     return emulated_engine(), "no GPU here; for real SGLang on the CPU: tokgate env make cpu, then -m cpu"
@@ -181,10 +182,15 @@ def _with_references(catalogue: Profiles, names: Sequence[str]) -> list[str]:
     return ordered
 
 
+def _gpu_names() -> list[str]:
+    """NVML names of this host's GPUs; empty without a driver."""
+    nvml = gpu.open_nvml()
+    return [] if isinstance(nvml, str) else [nvml.gpu(index).name for index in range(nvml.count)]
+
+
 def _host_class(engine: Engine, profiles: Iterable[Profile]) -> str:
-    if engine.kind == "emulated":
-        return engine.name
-    return gpu.host_class(engine.kind, max(profile.tp for profile in profiles))
+    ranks = max(profile.tp for profile in profiles)
+    return gpu.host_class(engine.kind, _gpu_names()[:ranks], engine.scenario)
 
 
 def kind_in(expression: str) -> EngineKind | None:

@@ -11,15 +11,19 @@ from tokgate import baselines
 from tokgate.config.gate import PhaseFloors
 from tokgate.config.profiles import Model, Profile
 from tokgate.errors import UsageFault
-from tokgate.gate.measurement import STARTUP
 from tokgate.gate.results import Results
 from tokgate.gate.setup import Setup
 from tokgate.host.ports import free_port
-from tokgate.models import guard, store
-from tokgate.server.launch import LaunchSpec, Server, start
+from tokgate.gate import modelstore as store
+from tokgate.models import guard
+from tokgate.server.launch import start
+from tokgate.server.running import Server
+from tokgate.server.spec import LaunchSpec
 from tokgate.sglang.flags import server_arguments
 
 HOST = "127.0.0.1"
+STARTUP = "startup"
+"""The workload name under which start-up times are stored and judged."""
 
 
 @dataclass(frozen=True, slots=True)

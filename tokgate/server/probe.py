@@ -27,9 +27,18 @@ def get_json(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any
 
 def get(host: str, port: int, path: str, timeout_s: float) -> tuple[int | None, bytes]:
     """Status and body by GET; status ``None`` when there is no answer in time."""
+    return _ask("GET", host, port, path, timeout_s)
+
+
+def post(host: str, port: int, path: str, timeout_s: float) -> tuple[int | None, bytes]:
+    """Status and body by an empty POST; status ``None`` when there is no answer in time."""
+    return _ask("POST", host, port, path, timeout_s)
+
+
+def _ask(method: str, host: str, port: int, path: str, timeout_s: float) -> tuple[int | None, bytes]:
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
-        connection.request("GET", path)
+        connection.request(method, path)
         answer = connection.getresponse()
         return answer.status, answer.read()
     except (OSError, http.client.HTTPException):

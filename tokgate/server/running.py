@@ -14,7 +14,7 @@ from typing import Any, Self
 from tokgate.config.profiles import Profile
 from tokgate.errors import Hang
 from tokgate.host import proc
-from tokgate.server import faults, truth, wording
+from tokgate.server import faults, probe, truth, wording
 from tokgate.server.group import Death, ProcessGroup
 from tokgate.server.spec import LaunchSpec
 from tokgate.server.teardown import GpuLedger, Teardown, tear_down
@@ -112,6 +112,12 @@ class Server:
     def rss_mib(self) -> float:
         """Resident memory of all its processes, MiB (shared pages are counted once a process)."""
         return sum(proc.rss_bytes(process.pid) or 0 for process in self.processes()) / (1 << 20)
+
+    def flush_cache(self, timeout_s: float = 10.0) -> bool:
+        """Empty the prefix cache and reset the speculative counters; False when the server refuses,
+        as it does while it is busy, or does not answer."""
+        status, _ = probe.post(self.host, self.port, "/flush_cache", timeout_s)
+        return status == 200
 
     def resolved(self, profile: Profile | None = None) -> list[Override]:
         """Where the server runs with something other than what the profile asked for."""

@@ -1,0 +1,45 @@
+"""Where synthetic pairs are kept: made once a machine, by preset, seed and accept length."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from tokgate.models import maker
+
+
+def root() -> Path:
+    """Folder of made pairs: ``$TOKGATE_HOME/models``, else ``~/.cache/tokgate/models``."""
+    home = os.environ.get("TOKGATE_HOME")
+    return (Path(home) if home else Path.home() / ".cache" / "tokgate") / "models"
+
+
+def pair(preset: str, *, seed: int, accept_length: float | None) -> Path:
+    """The folder of a pair, made when it is not there.
+
+    Raises:
+        UsageFault: unknown preset, or an accept length that cannot be had.
+        ResultsUnwritable: no room on the disk.
+    """
+    length = "longest" if accept_length is None else f"{accept_length:g}"
+    folder = root() / f"{preset}-seed{seed}-accept-{length}"
+    maker.ensure(preset, folder, seed=seed, accept_length=accept_length)
+    return folder
+
+
+def identity(folder: Path) -> str:
+    """Name and digest of a model folder, for results: equal strings mean equal models.
+
+    For a synthetic pair the digest is that of ``truth.json``, which holds the hash of every file; for
+    another folder that of the configs of target and draft.
+    """
+    truth = folder / "truth.json"
+    if truth.is_file():
+        facts = json.loads(truth.read_text(encoding="utf-8"))
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+        return f"{facts['preset']}@{digest}"
+    configs = [folder / part / "config.json" for part in ("target", "draft")]
+    content = b"".join(path.read_bytes() for path in configs if path.is_file())
+    return f"{folder.name}@{hashlib.sha256(content).hexdigest()[:12]}"
