@@ -1,8 +1,14 @@
-"""Every server starts: within its deadlines, by phase, and no slower than its baseline."""
+"""Every server starts: each phase within its deadline, and a real generation at the end."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 
-def test_startup(server, run, report) -> None:
-    """The server of the profile started, and one real generation had the right length."""
+from tokgate.gate.campaign import Visit
+from tokgate.gate.run import Run
+from tokgate.verdict import Verdict
+
+
+def test_startup(server: Visit, run: Run, report: Callable[[Verdict], None]) -> None:
+    """The server of the profile is ready; a hang or a death on the way is this test's failure."""
     report(run.judge.startup(server.startup()))

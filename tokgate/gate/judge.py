@@ -120,6 +120,28 @@ class Judge:
             },
         )
 
+    def startup(self, sample: Sample) -> Verdict:
+        """A server that became ready: it generated as many tokens as were asked."""
+        phases = {
+            name.removesuffix("_s"): value for name, value in sample.metrics.items() if name != "startup_s"
+        }
+        slowest = sorted(phases, key=lambda name: -phases[name])[:4]
+        total = sample.metrics["startup_s"]
+        return Verdict(
+            Kind.PASS,
+            f"startup[{sample.identity.profile}]",
+            f"ready and generating after {_figure(total)} s "
+            f"({', '.join(f'{name} {_figure(phases[name])} s' for name in slowest)})",
+            evidence={
+                "workload": "startup",
+                "profile": sample.identity.profile,
+                "metric": "startup_s",
+                "unit": "s",
+                "now": total,
+                "phases_s": phases,
+            },
+        )
+
     def net_gain(self, workload: Workload, measured: Measured, reference: Measured) -> Verdict:
         """A speculative profile against its reference without speculation, on the servers measured."""
         identity, other = measured.samples[0].identity, reference.samples[0].identity

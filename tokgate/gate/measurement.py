@@ -22,7 +22,6 @@ from tokgate.server.running import Server
 from tokgate.sglang.http import resolved
 
 
-
 class Cancelled(Exception):
     """The gate is closing; raised between two runs."""
 

@@ -131,4 +131,5 @@ class Run:
             self.campaign.close()
         finally:
             self.results.close("interrupted" if kind else "complete")
-            (self.results.folder / "report.md").write_text(report(self.setup.header(), self.verdicts))
+            text = report(self.setup.header(), self.verdicts)
+            (self.results.folder / "report.md").write_text(text, encoding="utf-8")

@@ -11,10 +11,10 @@ from tokgate import baselines
 from tokgate.config.gate import PhaseFloors
 from tokgate.config.profiles import Model, Profile
 from tokgate.errors import UsageFault
+from tokgate.gate import modelstore as store
 from tokgate.gate.results import Results
 from tokgate.gate.setup import Setup
 from tokgate.host.ports import free_port
-from tokgate.gate import modelstore as store
 from tokgate.models import guard
 from tokgate.server.launch import start
 from tokgate.server.running import Server
