@@ -146,7 +146,7 @@ def _from_file(spec: str) -> Workload:
     path, colon, name = spec.rpartition(":")
     if not colon or not path or not name:
         raise UsageFault(f"--workload '{spec}': expected FILE:NAME, such as workloads.yaml:chat-bs1")
-    return load_workloads(Path(path)).get(name)
+    return load_workloads(Path(path), "gpu").get(name)
 
 
 def _headers(lines: list[str]) -> dict[str, str]:

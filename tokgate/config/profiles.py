@@ -36,6 +36,7 @@ class ProfileSection(Section):
     """One profile as written; every key may come from the profile that it extends."""
 
     extends: str | None = None
+    on_demand: bool | None = None
     reference: str | None = None
     model: str | None = None
     tp: int | None = Field(default=None, ge=1)
@@ -118,9 +119,15 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One server configuration, resolved. See :class:`ProfileSection` for the keys."""
+    """One server configuration, resolved. See :class:`ProfileSection` for the keys.
+
+    Attributes:
+        reference: the profile that a speculative one is held against.
+        on_demand: run only when named.
+    """
 
     name: str
+    on_demand: bool = False
     reference: str | None = None
     model: str | None = None
     tp: int = 1
@@ -144,10 +151,10 @@ class Profile:
 
     @property
     def digest(self) -> str:
-        """First 12 hex digits of SHA-256 over everything but the name and the reference."""
+        """First 12 hex digits of SHA-256 over all that changes what is measured."""
         facts: dict[str, Any] = asdict(self)
-        facts.pop("name")
-        facts.pop("reference")
+        for key in ("name", "reference", "on_demand"):
+            facts.pop(key)
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, model_validator
 
-from tokgate.config.document import Document, Section, unknown_key
+from tokgate.config.document import Document, Section, nearest
 from tokgate.errors import UsageFault
 
 FOLDER = Path(__file__).parent / "scenarios"
@@ -224,7 +224,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
         raise UsageFault(f"--scenario-override '{override}': expected KEY=VALUE, like baseline.step_ms=13.3")
     if parts[0] not in ScenarioFile.model_fields:
         raise UsageFault(
-            f"--scenario-override '{override}': {unknown_key(parts[0], list(ScenarioFile.model_fields))}"
+            f"--scenario-override '{override}': unknown key; {nearest(parts[0], list(ScenarioFile.model_fields))}"
         )
     try:
         value = yaml.safe_load(text)

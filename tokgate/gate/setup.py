@@ -102,7 +102,8 @@ def read(request: Request) -> Setup:
     known = load_workloads(request.folder / "workloads.yaml", engine.kind)
     if request.model is not None and not Path(request.model).is_dir():
         _known_model(catalogue, request.model)
-    names = _with_references(catalogue, request.profiles or tuple(catalogue.profiles))
+    default = tuple(name for name, profile in catalogue.profiles.items() if not profile.on_demand)
+    names = _with_references(catalogue, request.profiles or default)
     profiles = {name: catalogue.get(name) for name in names}
     not_applicable = {
         name: reason for name, profile in profiles.items() if (reason := applicability(profile, engine.kind))
