@@ -29,6 +29,8 @@ class Command:
 COMMANDS: Mapping[str, Command] = {
     "gate": Command("tokgate.cli.gate", "run the gate: pytest perf_tests, with tokgate's exit codes"),
     "accept": Command("tokgate.cli.accept", "record a run as stored baselines, with a reason"),
+    "doctor": Command("tokgate.cli.doctor", "examine the host: is it fit to measure on, what mends it"),
+    "reap": Command("tokgate.cli.reap", "end what a killed tokgate left running"),
     "serve": Command("tokgate.cli.serve", "run the emulated engine by hand"),
 }
 
