@@ -75,7 +75,8 @@ def worker(title: str) -> int:
     with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
         memory.seek(start)
         memory.write(title.encode().ljust(end - start, b"\0"))
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if OPTIONS.get("term") != "ignore":
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     time.sleep(3600)
     os._exit(0)
 

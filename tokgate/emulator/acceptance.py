@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def geometric_positions(accept_length: float, steps: int) -> list[float]:
-    """Equal acceptance per draft position such that ``1 + p + p^2 + ... + p^steps`` is ``accept_length``.
+    """Equal acceptance at each draft position such that ``1 + p + ... + p^steps`` is ``accept_length``.
 
     Args:
         accept_length: tokens per verify pass, bonus token included; cut to 1 .. steps + 1.
@@ -27,7 +27,7 @@ def geometric_positions(accept_length: float, steps: int) -> list[float]:
 
 
 def mean_length(positions: Sequence[float]) -> float:
-    """Accept length of a chain of draft positions, each accepted with its probability given the ones before."""
+    """Accept length of a chain of draft positions, given each one's probability after the ones before."""
     total, reached = 1.0, 1.0
     for p in positions:
         reached *= p

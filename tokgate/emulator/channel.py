@@ -37,7 +37,7 @@ class Channel:
         return bool(self._outgoing)
 
     def send(self, message: Any) -> None:
-        """Queue a message and send what the socket takes. A dead peer swallows it, as a ZeroMQ socket would."""
+        """Queue a message, send what the socket takes. A dead peer swallows it, as a ZeroMQ socket does."""
         if self.closed:
             return
         payload = marshal.dumps(message)

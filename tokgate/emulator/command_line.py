@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--emulated-version", default=DEFAULT_VERSION, metavar="VERSION",
                      help="SGLang version whose flags, log lines and fields are spoken")  # fmt: skip
     own.add_argument("--launch-seed", type=int, default=None, metavar="N",
-                     help="draws this launch's effect and its runs' scatter; without it, every launch repeats")  # fmt: skip
+                     help="draws launch effect and run scatter; left out, launches repeat")  # fmt: skip
     return own
 
 

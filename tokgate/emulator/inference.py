@@ -142,11 +142,11 @@ class Inference:
             raise RequestFault("Either text, input_ids or input_embeds should be provided.")
         given = text if ids is None else ids
         batched = isinstance(given, list) and (ids is None or (bool(given) and isinstance(given[0], list)))
-        many = given if batched else [given]
+        many: list[Any] = given if batched and isinstance(given, list) else [given]
         prompts = [tokens.tokenize(_text(one)) if ids is None else _ids(one) for one in many]
         params = body.get("sampling_params") or {}
-        each = params if isinstance(params, list) else [params] * len(prompts)
-        if len(each) != len(prompts):
+        each: list[Any] = params if isinstance(params, list) else [params] * len(prompts)
+        if len(each) != len(prompts) or not all(isinstance(one, dict) for one in each):
             raise RequestFault("sampling_params must be one object, or one for each prompt")
         temperature = float(each[0].get("temperature", 1.0)) if each else 0.0
         logprobs = bool(body.get("return_logprob"))

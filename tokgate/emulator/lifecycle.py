@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 from tokgate.emulator import processes
@@ -56,7 +57,7 @@ class Lifecycle:
 
     def _announce(self) -> None:
         settings, log = self._settings, self._log
-        log.raw(f"{os.path.abspath(__file__)}:1: {LAUNCH_NOTICE}")
+        log.raw(f"{Path(__file__).resolve()}:1: {LAUNCH_NOTICE}")
         for notice in settings.notices:
             if settings.patch >= 20:
                 log.line(notice)
@@ -67,8 +68,8 @@ class Lifecycle:
         reset = shown.pop("running_requests_reset", False)
         if reset:
             log.line(
-                "Max running requests is reset to 48 for speculative decoding. You can override this by explicitly "
-                "setting --max-running-requests."
+                "Max running requests is reset to 48 for speculative decoding. "
+                "You can override this by explicitly setting --max-running-requests."
             )
         text = repr(shown)
         if settings.patch < 20:
@@ -238,7 +239,8 @@ class Lifecycle:
                 continue
             code = os.waitstatus_to_exitcode(status)
             self._log.line(
-                f"Subprocess {name} (pid={pid}) crashed with exit code {code}. Triggering SIGQUIT for cleanup..."
+                f"Subprocess {name} (pid={pid}) crashed with exit code {code}. "
+                "Triggering SIGQUIT for cleanup..."
             )
             self._cleanup()
 

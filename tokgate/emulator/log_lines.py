@@ -49,7 +49,8 @@ def capture_begin(
             f"bs={list(sizes)}, avail mem={avail_gb:.2f} GB"
         ]
     lines = [
-        f"Capture {LEGACY_KINDS[kind]} begin. This can take up to several minutes. avail mem={avail_gb:.2f} GB"
+        f"Capture {LEGACY_KINDS[kind]} begin. This can take up to several minutes. "
+        f"avail mem={avail_gb:.2f} GB"
     ]
     if kind.startswith("target"):
         lines.append(f"Capture cuda graph bs {list(sizes)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
 from tokgate.emulator.counters import Counters
@@ -134,12 +135,12 @@ class Metrics:
         for name, text, value in counters:
             if value:
                 self._family(lines, name, text, "counter", [((), value)], self._tokenizer)
-        self._histogram(lines, "time_to_first_token_seconds", "Histogram of time to first token in seconds.",
-                        self.ttft)  # fmt: skip
-        self._histogram(lines, "e2e_request_latency_seconds", "Histogram of End-to-end request latency in seconds",
-                        self.e2e)  # fmt: skip
-        self._histogram(lines, "inter_token_latency_seconds", "Histogram of inter-token latency in seconds.",
-                        self.itl)  # fmt: skip
+        for name, text, histogram in (
+            ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", self.ttft),
+            ("e2e_request_latency_seconds", "Histogram of End-to-end request latency in seconds", self.e2e),
+            ("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", self.itl),
+        ):
+            self._histogram(lines, name, text, histogram)
         return "\n".join(lines) + "\n"
 
     def _gauges(self) -> list[tuple[str, str, float]]:
@@ -167,7 +168,8 @@ class Metrics:
             found += [
                 (
                     "spec_accept_length",
-                    "Mean acceptance length of speculative decoding (accepted drafts + bonus token per forward).",
+                    "Mean acceptance length of speculative decoding "
+                    "(accepted drafts + bonus token per forward).",
                     cells["accept_length"],
                 ),
                 (
@@ -196,7 +198,7 @@ class Metrics:
         name: str,
         text: str,
         kind: str,
-        samples: list[tuple[tuple[str, ...], float]],
+        samples: Sequence[tuple[tuple[str, ...], float]],
         labels: tuple[str, ...] | None = None,
     ) -> None:
         if not samples:

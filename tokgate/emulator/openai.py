@@ -121,14 +121,14 @@ def chat_text(messages: Any) -> str:
     Raises:
         ValueError: not a list of messages with text contents.
     """
-    if not isinstance(messages, list) or not messages:
+    if not (isinstance(messages, list) and messages):
         raise ValueError("messages must be a list of at least one message")
     parts = []
     for message in messages:
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, list):
             content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-        if not isinstance(content, str):
+        if content is None or not isinstance(content, str):
             raise ValueError("every message needs a text content")
         parts.append(f"{message.get('role', 'user')} {content}")
     return "\n".join(parts)

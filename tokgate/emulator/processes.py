@@ -24,7 +24,7 @@ def set_title(title: str) -> None:
     start, end = int(fields[45]), int(fields[46])
     room = end - start
     text = title.encode()[: room - 1].ljust(room, b"\0")
-    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+    with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
         memory.seek(start)
         memory.write(text)
     Path("/proc/self/comm").write_text(title[:COMM_BYTES])
@@ -59,7 +59,7 @@ def fork(title: str, body: Callable[[], int]) -> int:
         code = body()
     except KeyboardInterrupt:
         code = 130
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it is, a forked child must not run on as its parent
         import traceback
 
         traceback.print_exc()

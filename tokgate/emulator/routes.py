@@ -9,7 +9,7 @@ from typing import Any
 
 from tokgate.emulator import openai, server_args
 from tokgate.emulator.front import Front
-from tokgate.emulator.http import Exchange
+from tokgate.emulator.http import REASONS, Exchange
 from tokgate.emulator.inference import Inference
 from tokgate.emulator.log_lines import Log
 
@@ -73,10 +73,9 @@ class Routes:
 
     def answered(self, exchange: Exchange, status: int) -> None:
         """Access line and counters of a response that begins."""
-        from tokgate.emulator.http import REASONS
-
         self._log.line(
-            f'INFO:     {exchange.client} - "{exchange.method} {exchange.path} HTTP/1.1" {status} {REASONS[status]}'
+            f'INFO:     {exchange.client} - "{exchange.method} {exchange.path} HTTP/1.1" '
+            f"{status} {REASONS[status]}"
         )
         self._front.metrics.count_response(exchange.path, exchange.method, status)
 
@@ -104,7 +103,8 @@ class Routes:
                 )
                 self._log.line(
                     "Health check failed. Server couldn't get a response from detokenizer for last "
-                    f"{times['health_timeout_s']:g} seconds. tic start time: {clock}. last_heartbeat time: {heard}"
+                    f"{times['health_timeout_s']:g} seconds. tic start time: {clock}. "
+                    f"last_heartbeat time: {heard}"
                 )
                 exchange.respond(503, b"", "text/plain; charset=utf-8")
             front.abort(probe)

@@ -191,8 +191,8 @@ class Scenario:
         if section is None:
             given = [c for c in CONDITIONS if getattr(self.file, c) is not None]
             raise UsageFault(
-                f"scenario '{self.name}' has no figures for {condition.replace('_', ' ')} (key '{condition}'); "
-                f"it has: {', '.join(given)}"
+                f"scenario '{self.name}' has no figures for {condition.replace('_', ' ')} "
+                f"(key '{condition}'); it has: {', '.join(given)}"
             )
         costs = section.model_dump()
         costs["noise"] = costs["noise"] or self.file.noise.model_dump()

@@ -14,16 +14,17 @@ import time
 from collections import deque
 from typing import Any
 
-from tokgate.emulator import log_lines, server_args
+from tokgate.emulator import server_args
 from tokgate.emulator.acceptance import Acceptance, geometric_positions
 from tokgate.emulator.channel import Channel
 from tokgate.emulator.counters import Counters
 from tokgate.emulator.log_lines import Log
+from tokgate.emulator.report import Report
 from tokgate.emulator.sequence import PrefixCache, Sequence
 from tokgate.emulator.settings import Settings
 from tokgate.emulator.startup import SchedulerError, Startup
 from tokgate.emulator.timing import Timing
-from tokgate.emulator.trace import Tracer
+from tokgate.emulator.trace import Tracer, launched_graphs
 
 # A process that was stopped or starved for longer than this has really lost the time.
 CATCH_UP_S = 0.25
@@ -54,7 +55,7 @@ class Scheduler:
         self._startup = startup
         self._front = front
         self._detokenizer = detokenizer
-        self._counters = counters
+        self._report = Report(settings, counters)
         self._barrier = barrier
         self._log = Log(0 if settings.ranks > 1 else None)
         faults = settings.faults
@@ -74,11 +75,6 @@ class Scheduler:
         self._fresh_run = True
         self._last_user = float("-inf")
         self._pass_begin = self._pass_end = 0.0
-        self._last_prefill = self._last_decode_log = time.monotonic()
-        self._steps = self._logged_tokens = self._logged_passes = 0
-        self._all_tokens = self._all_passes = 0
-        self._throughput = 0.0
-        self._accept_length: float | None = None
 
     def _make_acceptance(self) -> Acceptance | None:
         if not self._settings.speculative:
@@ -145,22 +141,7 @@ class Scheduler:
                 self._fresh_run = False
         new = sum(len(sequence.prompt) - sequence.cached for sequence in self._prefilling)
         cached = sum(sequence.cached for sequence in self._prefilling)
-        self._log.line(
-            log_lines.prefill_batch(
-                self._settings.graph_word,
-                len(self._prefilling),
-                new,
-                cached,
-                self._usage(),
-                len(self._running),
-                len(self._waiting),
-                new / max(begin - self._last_prefill, 1e-6),
-            )
-        )
-        self._last_prefill = begin
-        self._counters.add("prefill_none")
-        self._counters.add("prefill_compute", new)
-        self._counters.add("prefill_cache", cached)
+        self._report.prefill(begin, len(self._prefilling), new, cached, self._running, len(self._waiting))
         self._pass_end = begin + self._timing.prefill_s(new)
 
     def _complete_pass(self) -> None:
@@ -173,8 +154,7 @@ class Scheduler:
         entries = self._first_tokens() if prefill else self._decode()
         if entries:
             self._detokenizer.send(entries)
-        self._counters["running"] = len(self._running)
-        self._counters["queued"] = len(self._waiting)
+        self._report.queue(len(self._running), len(self._waiting))
         now = time.monotonic()
         if now - self._pass_end > CATCH_UP_S:
             self._pass_end = now
@@ -212,15 +192,9 @@ class Scheduler:
                 sequence.histogram[count - 1] += 1
             entries.append(self._emit(sequence, count))
             produced += len(entries[-1][1])
-        batch = len(self._running)
-        self._counters.add("decode_cuda_graph" if self._replays else "decode_none")
-        self._counters.add("decode_tokens", produced)
-        self._logged_tokens += produced
-        self._logged_passes += batch
-        self._steps += 1
-        if self._steps % self._settings.args["decode_log_interval"] == 0:
-            self._log_decode(batch)
-        self._running = [s for s in self._running if not s.finished and s not in self._silent]
+        decoded = [sequence for sequence in self._running if sequence not in self._silent]
+        self._report.decode(decoded, produced, len(self._waiting))
+        self._running = [sequence for sequence in decoded if not sequence.finished]
         return entries
 
     def _emit(self, sequence: Sequence, count: int) -> tuple[str, list[int], str | None, dict[str, Any]]:
@@ -261,46 +235,10 @@ class Scheduler:
             )
             os.abort()
 
-    # --- reporting ------------------------------------------------------------------------------
-
-    def _usage(self) -> float:
-        used = sum(sequence.length for sequence in self._running)
-        self._counters["used_tokens"] = used
-        return used / server_args.kv_tokens(self._settings.args)
-
-    def _log_decode(self, batch: int) -> None:
-        now = time.monotonic()
-        self._throughput = self._logged_tokens / max(now - self._last_decode_log, 1e-9)
-        accept = None
-        if self._settings.speculative:
-            self._all_tokens += self._logged_tokens
-            self._all_passes += self._logged_passes
-            self._accept_length = self._all_tokens / self._all_passes
-            length = self._logged_tokens / self._logged_passes
-            accept = (length, (length - 1) / self._settings.args["speculative_num_steps"])
-            self._counters["accept_length"], self._counters["accept_rate"] = accept
-        tokens = sum(sequence.length for sequence in self._running if not sequence.finished)
-        self._log.line(
-            log_lines.decode_batch(
-                self._settings.graph_word,
-                batch,
-                tokens,
-                self._usage(),
-                accept,
-                self._replays,
-                self._throughput,
-                len(self._waiting),
-            )
-        )
-        self._counters["gen_throughput"] = self._throughput
-        self._counters.add("decode_tokens_logged", self._logged_tokens)
-        self._last_decode_log = now
-        self._logged_tokens = self._logged_passes = 0
+    # --- messages from the HTTP process ---------------------------------------------------------
 
     def _reply(self, message: dict[str, Any], data: Any) -> None:
         self._front.send({"type": "reply", "token": message["token"], "data": data})
-
-    # --- messages from the HTTP process ---------------------------------------------------------
 
     def _on_generate(self, message: dict[str, Any]) -> None:
         self._requests += 1
@@ -324,41 +262,23 @@ class Scheduler:
             return
         self._cache.clear()
         self._fresh_run = True
-        self._all_tokens = self._all_passes = 0
-        self._accept_length = None
+        self._report.flush()
         self._log.line("Cache flushed successfully!")
         self._reply(message, True)
 
     def _on_state(self, message: dict[str, Any]) -> None:
-        tokens = server_args.kv_tokens(self._settings.args)
-        state: dict[str, Any] = {
-            "last_gen_throughput": self._throughput,
-            "memory_usage": {
-                "weight": 2.07,
-                "kvcache": round(tokens * 30.52e-6, 2),
-                "token_capacity": tokens,
-                "graph": round(self._startup.graph_gb, 2),
-            },
-        }
-        if self._accept_length is not None:
-            state["avg_spec_accept_length"] = self._accept_length
-        self._reply(message, state)
+        self._reply(message, self._report.state(self._startup.graph_gb))
 
     def _on_profile(self, message: dict[str, Any]) -> None:
         if self._tracer is not None:
             self._reply(message, "Profiling is already in progress. Call /stop_profile first.")
             return
-        graphs = set()
-        if self._replays:
-            graphs = {"decode", "verify"}
-            if self._settings.speculative and self._settings.args["speculative_num_steps"] > 1:
-                graphs.add("draft")
-            if self._settings.draft_extend_graph:
-                graphs.add("draft_extend")
-        self._tracer = Tracer(message["output_dir"], message["num_steps"], 0, self._timing.kernels_ms, graphs)
+        graphs = launched_graphs(self._settings) if self._replays else set()
+        tracer = Tracer(message["output_dir"], message["num_steps"], 0, self._timing.kernels_ms, graphs)
+        self._tracer = tracer
         self._log.line(
-            f"Profiling starts. Traces will be saved to: {self._tracer.output_dir} "
-            f"(with profile id: {self._tracer.profile_id})"
+            f"Profiling starts. Traces will be saved to: {tracer.output_dir} "
+            f"(with profile id: {tracer.profile_id})"
         )
         self._reply(message, None)
 

@@ -114,9 +114,7 @@ def _speculation(args: dict[str, Any]) -> None:
         args["speculative_num_draft_tokens"] = 8
     if args["speculative_eagle_topk"] is None:
         args["speculative_eagle_topk"] = 1
-    if args["speculative_eagle_topk"] == 1:
-        args["speculative_num_draft_tokens"] = args["speculative_num_steps"] + 1
-    elif args["speculative_num_draft_tokens"] is None:
+    if args["speculative_eagle_topk"] == 1 or args["speculative_num_draft_tokens"] is None:
         args["speculative_num_draft_tokens"] = args["speculative_num_steps"] + 1
     if args["speculative_draft_model_revision"] is None:
         args["speculative_draft_model_revision"] = "main"

@@ -1,4 +1,4 @@
-"""What a scheduler does before it serves: init, weights, KV cache, graph captures, with SGLang's log lines."""
+"""What a scheduler does before it serves: init, weights, KV cache, captures, with SGLang's log lines."""
 
 from __future__ import annotations
 
@@ -68,8 +68,10 @@ class Startup:
         memory = "available_cpu_mem" if args["device"] == "cpu" else "available_gpu_mem"
         if self._rank == 0:
             self._log.line(
-                f"max_total_num_tokens={kv_tokens(args)}, chunked_prefill_size={args['chunked_prefill_size']}, "
-                f"max_prefill_tokens={args['max_prefill_tokens']}, max_running_requests={running_limit(args)}, "
+                f"max_total_num_tokens={kv_tokens(args)}, "
+                f"chunked_prefill_size={args['chunked_prefill_size']}, "
+                f"max_prefill_tokens={args['max_prefill_tokens']}, "
+                f"max_running_requests={running_limit(args)}, "
                 f"context_len={args['context_length']}, {memory}={self._free:.2f} GB"
             )
         cache = "ChunkCache" if args["disable_radix_cache"] else "RadixCache"
@@ -168,7 +170,8 @@ class Startup:
         if self._settings.patch >= log_lines.NEW_CAPTURE_WORDING:
             if args["cuda_graph_config"]["prefill"]["backend"] == "disabled":
                 self._log.line(
-                    "Disable prefill CUDA graph because cuda_graph_config resolved prefill.backend='disabled' "
+                    "Disable prefill CUDA graph because cuda_graph_config resolved "
+                    "prefill.backend='disabled' "
                     "(e.g. via --cuda-graph-backend-prefill=disabled or auto-disable rules)."
                 )
         elif args.get("disable_piecewise_cuda_graph"):

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tokgate.emulator.settings import Settings
+
 CPU_THREAD, GPU_STREAM = 1, 7
 KERNELS = {
     "decode": "emulated_decode_forward",
@@ -104,3 +106,15 @@ class Tracer:
         }
         path.write_bytes(gzip.compress(json.dumps(document).encode(), compresslevel=4))
         return path
+
+
+def launched_graphs(settings: Settings) -> set[str]:
+    """Parts of a step that run as one CUDA graph each: 1 without speculation, 2 or 3 with it."""
+    if not settings.speculative:
+        return {"decode"}
+    graphs = {"verify"}
+    if settings.args["speculative_num_steps"] > 1:
+        graphs.add("draft")
+    if settings.draft_extend_graph:
+        graphs.add("draft_extend")
+    return graphs

@@ -67,23 +67,24 @@ def find_all() -> list[Marked]:
     return found
 
 
-def kill(mark: str, known: Iterable[Process] = (), deadline_s: float = 5.0) -> list[Process]:
+def kill(mark: str, known: Iterable[Process] = (), deadline_s: float = 5.0) -> dict[Process, str]:
     """Kill what carries the mark, and those of ``known`` that still live, until none is left.
 
     Returns:
-        The processes that were killed, each once.
+        The processes that were killed, and their titles, which die with them.
     """
-    killed: dict[int, Process] = {}
+    killed: dict[Process, str] = {}
     known = list(known)
     until = time.monotonic() + deadline_s
     while True:
-        left = {process.pid: process for process in find(mark)}
-        left |= {process.pid: process for process in known if proc.is_same(process)}
+        left = {process.pid: process for process in known if proc.is_same(process)}
+        left |= {process.pid: process for process in (find(mark) if mark else ())}
         if not left or time.monotonic() > until:
-            return list(killed.values())
+            return killed
         for process in left.values():
+            title = proc.title(process)
             if proc.send(process, signal.SIGKILL):
-                killed[process.pid] = process
+                killed.setdefault(process, title)
         time.sleep(0.02)
 
 

@@ -10,7 +10,7 @@ from tokgate.server import deaths, forensics, probe, wording
 from tokgate.server.group import Death, ProcessGroup
 from tokgate.server.logtail import last_lines
 from tokgate.server.spec import LaunchSpec, port_taken, room_left, unwritable
-from tokgate.server.timeline import CAPTURE, Timeline
+from tokgate.server.timeline import CAPTURE, Timeline, odd_captures
 
 # How long a dying engine may go on writing its last words.
 _LAST_WORDS_S = 1.0
@@ -159,5 +159,8 @@ def _course(timeline: Timeline) -> list[str]:
         lines.append(
             f"that capture ended on {wording.ranks(ended)}, not on {wording.ranks(timeline.open_ranks(kind))}"
         )
-    done = ", ".join(f"{item.name} {wording.seconds(item.seconds)}" for item in timeline.done)
+    lines += [line for line in odd_captures(timeline.captures) if kind not in line or not kind]
+    done = ", ".join(
+        f"{item.name} {wording.seconds(item.seconds)}" for item in timeline.done if item.seconds >= 0.005
+    )
     return [*lines, f"before it: {done}"] if done else lines

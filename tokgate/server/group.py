@@ -86,8 +86,9 @@ class ProcessGroup:
         return bool(self._workers)
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but return at once when the root ends."""
-        select.select([self._pidfd], [], [], seconds)
+        """Sleep, but return at once when the root ends, or when it has been collected."""
+        if self._pidfd >= 0:
+            select.select([self._pidfd], [], [], seconds)
 
     def members(self) -> list[Process]:
         """Living processes of the launch, oldest first: descendants, the session, and those seen before."""
@@ -108,10 +109,14 @@ class ProcessGroup:
         return sorted(living, key=lambda process: (process.start_ticks, process.pid))
 
     def death(self) -> Death | None:
-        """The first death that matters: the root, or a worker whose parent has not noticed."""
+        """The death that matters most: the root's, or that of a worker whose parent has not noticed.
+
+        Of several dead workers the one that failed: others often end in an orderly way because of it.
+        """
         status = self.root.poll()
         if status is not None:
             return Death(self.pid, "the server process", status, True)
+        dead: list[Death] = []
         for pid, (process, name) in self._workers.items():
             if proc.is_same(process):
                 if "::" not in name:
@@ -120,8 +125,8 @@ class ProcessGroup:
             status = proc.exit_status(pid)
             if status == 0 and "::" not in name:
                 continue
-            return Death(pid, name, status, False)
-        return None
+            dead.append(Death(pid, name, status, False))
+        return min(dead, key=lambda death: 2 if death.status == 0 else death.status is None, default=None)
 
     def essential(self) -> list[Process]:
         """The processes whose death ends the server: the root, schedulers, the detokenizer; those alive."""

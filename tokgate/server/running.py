@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tokgate.config.profiles import Profile
-from tokgate.errors import Hang
+from tokgate.errors import Exited, Hang, HostFault
 from tokgate.host import proc
 from tokgate.server import faults, probe, truth, wording
 from tokgate.server.group import Death, ProcessGroup
@@ -178,7 +178,9 @@ class Server:
             for descriptor in (*descriptors, reader, writer):
                 os.close(descriptor)
 
-    def hang(self, phase: str, waited_s: float, limit_s: float, usual_s: float | None = None) -> Hang:
+    def hang(
+        self, phase: str, waited_s: float, limit_s: float, usual_s: float | None = None
+    ) -> Hang | Exited | HostFault:
         """The server made no progress while it served: collect the evidence, then end it.
 
         Args:
@@ -187,8 +189,16 @@ class Server:
             limit_s: the deadline that passed.
 
         Returns:
-            The error, for the caller to raise. Should a process have died, that is in its details.
+            The error, for the caller to raise: :class:`Exited` when the silence has a dead process behind
+            it.
         """
+        if not self.stopped:
+            self._group.members()
+            self._death = self._group.death()
+        if self._death is not None:
+            error = faults.exited(self.spec, self._death, phase, None, self._group)
+            self._end(0.0)
+            return error
         if self.stopped:
             return Hang(
                 wording.no_progress(phase, waited_s, limit_s, usual_s),
@@ -199,9 +209,9 @@ class Server:
                 usual_s=usual_s,
                 files=[self.log_path],
             )
-        error = faults.hang(self.spec, self._group, phase, phase, waited_s, limit_s, usual_s, serving=True)
+        hang = faults.hang(self.spec, self._group, phase, phase, waited_s, limit_s, usual_s, serving=True)
         self._end(0.0)
-        return error
+        return hang
 
     def stop(self) -> Teardown:
         """End the server: TERM, its time to end, KILL, survivors, port and GPU memory back.
@@ -222,6 +232,8 @@ class Server:
     def _settle(self, phase: str) -> None:
         # The client lost its connection: give the death that caused it a moment to show.
         for _ in range(20):
+            if self.stopped:
+                return
             self.ensure_alive(phase)
             self._group.wait(0.05)
 

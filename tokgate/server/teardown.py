@@ -12,7 +12,7 @@ from pathlib import Path
 from tokgate.errors import Hang
 from tokgate.host import gpu, marker, ports
 from tokgate.host.proc import Process
-from tokgate.server import reaper, wording
+from tokgate.server import reaper
 from tokgate.server.group import ProcessGroup
 
 # GPU memory counts as given back when this little more than before the launch is in use.
@@ -99,11 +99,13 @@ def tear_down(
         ended = _terminate(group, grace_s)
         if not ended and on_hang is not None:
             hang = on_hang(group.members(), time.monotonic() - began)
-    own = {process.pid for process in group.members()} if not ended else set()
+    own = {process.pid for process in group.members()} if not ended else {group.pid}
     _signal_group(group, signal.SIGKILL)
     group.close()
     killed = marker.kill(group.mark, [*members, *group.known()])
-    survivors = [process for process in killed if process.pid not in own]
+    survivors = [
+        f"pid {process.pid} ({title})" for process, title in killed.items() if process.pid not in own
+    ]
     for path in files:
         path.unlink(missing_ok=True)
     holders = _wait_released(host, port, ledger)
@@ -116,7 +118,7 @@ def tear_down(
     return Teardown(
         seconds=time.monotonic() - began,
         forced=not ended,
-        killed=tuple(wording.process(process) for process in survivors) if grace_s > 0 else (),
+        killed=tuple(survivors) if grace_s > 0 else (),
         gpu_mib_back=back,
         gpu_mib_left=left,
         holders=tuple(holders),

@@ -46,8 +46,8 @@ class Timeline:
 
     Phase names: ``spawn``, ``imports``, ``weights``, ``kv_cache`` (the second model's with ``draft_``),
     ``capture:<kind>``, ``setup`` (after a capture, before the next or the warm-up), ``warmup``,
-    ``first_token``. A phase lasts until the log shows the next: with several ranks, until the first rank
-    goes on, but a capture until its last rank has ended it.
+    ``first_token``. With several ranks the first to enter a phase counts, but a capture lasts until its
+    last rank has ended it.
 
     Attributes:
         phase: the one that runs.
@@ -63,6 +63,8 @@ class Timeline:
         self.is_ready = False
         self._captures: dict[tuple[str, str], Capture] = {}
         self._models_loaded: dict[str, int] = {}
+        self._steps: dict[str, list[str]] = {}
+        self._entered: set[tuple[str, int]] = set()
 
     def enter(self, phase: str, now_s: float) -> None:
         """Go to a phase; nothing happens when it runs already."""
@@ -75,12 +77,12 @@ class Timeline:
         rank = event.rank or ""
         match event:
             case ev.WeightsBegin():
-                self.enter(self._model(rank, ended=False) + WEIGHTS, now_s)
+                self._follow(rank, self._model(rank, ended=False) + WEIGHTS, now_s)
             case ev.WeightsEnd():
-                self.enter(self._model(rank, ended=True) + KV_CACHE, now_s)
+                self._follow(rank, self._model(rank, ended=True) + KV_CACHE, now_s)
             case ev.CaptureBegin(kind=kind):
                 self._captures[kind, rank] = Capture(kind, rank)
-                self.enter(CAPTURE + kind, now_s)
+                self._follow(rank, CAPTURE + kind, now_s)
             case ev.CaptureEnd(kind=kind):
                 self._captures[kind, rank] = Capture(
                     kind, rank, event.seconds or 0.0, event.used_gb, event.available_gb
@@ -109,6 +111,15 @@ class Timeline:
     def ended_ranks(self, kind: str) -> list[str]:
         """Ranks on which it ended."""
         return [c.rank for c in self._captures.values() if c.kind == kind and c.seconds is not None]
+
+    def _follow(self, rank: str, phase: str, now_s: float) -> None:
+        """A rank has entered a phase: the launch does when that rank is the first to."""
+        steps = self._steps.setdefault(rank, [])
+        steps.append(phase)
+        entered = (phase, steps.count(phase))
+        if entered not in self._entered:
+            self._entered.add(entered)
+            self.enter(phase, now_s)
 
     def _model(self, rank: str, *, ended: bool) -> str:
         before = self._models_loaded.get(rank, 0)
