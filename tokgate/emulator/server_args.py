@@ -146,6 +146,9 @@ def _graphs(args: dict[str, Any], patch: int, speculative: bool) -> None:
     if patch < 14:
         args["cuda_graph_max_bs"], args["cuda_graph_bs"] = max_bs, sizes
         return
+    # From here on these are aliases on the command line, no attributes of their own.
+    for old in ("cuda_graph_max_bs", "cuda_graph_bs", "disable_piecewise_cuda_graph"):
+        args.pop(old, None)
     args["cuda_graph_max_bs_decode"] = max_bs
     args["cuda_graph_config"] = {
         "decode": {
