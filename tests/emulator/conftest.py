@@ -18,15 +18,6 @@ from typing import Any
 import psutil
 import pytest
 
-SAMPLES = Path(__file__).parent / "samples"
-EAGLE3 = [
-    "--speculative-algorithm", "EAGLE3",
-    "--speculative-draft-model-path", "draft",
-    "--speculative-num-steps", "3",
-    "--speculative-eagle-topk", "1",
-    "--speculative-num-draft-tokens", "4",
-    "--attention-backend", "triton",
-]  # fmt: skip
 READY = "The server is fired up and ready to roll!"
 RUNNING = re.compile(r"Uvicorn running on http://([\d.]+):(\d+)")
 PATIENCE_S = 20.0
@@ -63,7 +54,7 @@ class Emulated:
 
     @property
     def log(self) -> str:
-        return self._log.read_text(errors="replace")
+        return self._log.read_bytes().decode(errors="replace")  # carriage returns stay
 
     def wait_for(self, text: str, timeout_s: float = PATIENCE_S) -> None:
         """Until the log holds a text; the process may end meanwhile."""
@@ -145,33 +136,59 @@ def _title(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
 
 
-@pytest.fixture
-def emulate(tmp_path: Path) -> Iterator[Callable[..., Emulated]]:
-    """Starts servers: ``emulate("--scenario", ...)``; at the end nothing may be left of any."""
-    servers: list[Emulated] = []
-    marker = f"TOKGATE_TEST_{os.getpid()}_{time.monotonic_ns()}"
+class Starter:
+    """Starts servers and, at the end, makes sure that nothing of them is left."""
 
-    def start(*flags: str, scenario: str = "steady", env: dict[str, str] | None = None) -> Emulated:
-        log = tmp_path / f"server{len(servers)}.log"
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._servers: list[Emulated] = []
+        self._shared: dict[tuple[str, ...], Emulated] = {}
+        self._marker = f"TOKGATE_TEST_{os.getpid()}_{time.monotonic_ns()}"
+
+    def __call__(self, *flags: str, scenario: str = "steady", env: dict[str, str] | None = None) -> Emulated:
+        """A new server process; not yet ready."""
+        log = self._folder / f"server{len(self._servers)}.log"
         command = [sys.executable, "-m", "tokgate.emulator", "--model-path", "target", "--port", "0"]
         command += ["--scenario", scenario, *flags]
+        environment = {**os.environ, self._marker: "1", **(env or {})}
         with log.open("wb") as out:
-            process = subprocess.Popen(
-                command, stdout=out, stderr=out, env={**os.environ, marker: "1", **(env or {})}
-            )
+            process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
         server = Emulated(process, log)
-        servers.append(server)
+        self._servers.append(server)
         return server
 
-    yield start
-    for server in servers:
-        if server.process.poll() is None:
-            server.process.kill()
-        server.process.wait(PATIENCE_S)
-    left = _with_marker(marker, wait_s=5.0)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left, f"processes left: {left}"
+    def shared(self, *flags: str) -> Emulated:
+        """A ready server with these flags, the same for every caller."""
+        if flags not in self._shared:
+            self._shared[flags] = self(*flags).wait_ready()
+        return self._shared[flags]
+
+    def close(self) -> None:
+        """End every server; fail if a process is left."""
+        for server in self._servers:
+            if server.process.poll() is None:
+                server.process.kill()
+            server.process.wait(PATIENCE_S)
+        left = _with_marker(self._marker, wait_s=5.0)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left, f"processes left: {left}"
+
+
+@pytest.fixture
+def emulate(tmp_path: Path) -> Iterator[Starter]:
+    """Starts servers of this test's own: ``emulate("--fault", ...)``."""
+    starter = Starter(tmp_path)
+    yield starter
+    starter.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Emulated]]:
+    """Healthy servers that the tests of a module share, by their flags."""
+    starter = Starter(tmp_path_factory.mktemp("emulated"))
+    yield starter.shared
+    starter.close()
 
 
 def _with_marker(marker: str, wait_s: float) -> list[int]:

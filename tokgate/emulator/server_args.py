@@ -172,6 +172,14 @@ def _graphs(args: dict[str, Any], patch: int, speculative: bool) -> None:
     }
 
 
+def condition_of(args: dict[str, Any]) -> str:
+    """Which condition resolved server arguments ask for."""
+    if args["speculative_algorithm"] is None:
+        return "baseline" if args["emulated_decode_graphs"] else "baseline_eager"
+    name = "eagle3" if args["emulated_decode_graphs"] else "eagle3_eager"
+    return f"{name}_attention_decode" if args["speculative_attention_mode"] == "decode" else name
+
+
 def kv_tokens(args: dict[str, Any]) -> int:
     """Capacity of the KV cache, in tokens: ``--max-total-tokens``, or a share of an imagined GPU."""
     if args["max_total_tokens"]:
