@@ -72,7 +72,7 @@ def voids(
     """
     reasons = list(_requests(recording, asked, prompt_tokens))
     if duration_s > 0:
-        reasons += _client(recording, found, metrics, duration_s, slots, workers)
+        reasons += _client(recording, found, metrics, slots, workers)
         reasons += _consistency(recording, metrics, duration_s, slots)
     return tuple(reasons)
 
@@ -144,7 +144,6 @@ def _client(
     recording: Recording,
     found: Audit,
     metrics: Mapping[str, float],
-    duration_s: float,
     slots: int,
     workers: int,
 ) -> Iterator[Void]:
@@ -166,10 +165,14 @@ def _client(
     )
     yield from _exceeds("clock_step", found.clock_step_s, CLOCK_STEP_S, "s", "clock stepped by")
     yield from _exceeds(
-        "client_cpu", found.client_cpu_s / duration_s / workers, CPU_SHARE, "share", "client used of its CPU"
+        "client_cpu",
+        found.client_cpu_s / recording.window_s / workers,
+        CPU_SHARE,
+        "share",
+        "client used of its CPU",
     )
     if found.client_run_delay_s is not None:
-        delay = found.client_run_delay_s / duration_s / workers
+        delay = found.client_run_delay_s / recording.window_s / workers
         yield from _exceeds("client_run_delay", delay, RUN_DELAY_SHARE, "share", "client waited for a CPU")
     if not slots:
         lag = [r.sent_s - r.intended_s for r in recording.requests if r.sent_s is not None]

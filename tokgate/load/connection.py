@@ -30,12 +30,10 @@ class Stream:
         progress, progress_ns: number of events at the last look, and when it last changed (monotonic).
         request, unsent: the request's bytes, and those still to be written.
         served: responses completed on this connection.
-        answered: bytes of the current response have arrived.
     """
 
     __slots__ = (
         "aligned",
-        "answered",
         "connecting",
         "mark",
         "progress",
@@ -62,7 +60,6 @@ class Stream:
         self.request = memoryview(b"")
         self.unsent = self.request
         self.served = 0
-        self.answered = False
 
     def open(self, address: Address) -> int:
         """Start to connect; returns the socket's descriptor.
@@ -100,7 +97,7 @@ class Stream:
         """Put a request on the connection; :meth:`write` sends it."""
         self.record = record
         self.response = Response()
-        self.aligned = self.answered = False
+        self.aligned = False
         self.mark = 0
         self.progress = 0
         self.progress_ns = now_ns

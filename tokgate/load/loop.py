@@ -1,9 +1,4 @@
-"""The event loop of the measuring worker. Standard library only.
-
-One pass handles every readable connection. A read that is exactly one event in the middle of a stream
-(nearly all are) is kept with six operations on bytes; everything else goes through
-:class:`tokgate.load.wire.Response`. Both keep the same: the cut of the reads changes times, never facts.
-"""
+"""The event loop of the measuring worker: sending, reading, deadlines. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,9 +8,9 @@ import time
 from collections import deque
 from typing import Any
 
-from tokgate.load.connection import CONTROL, Address, Stream, is_cumulative, stamp_of
-from tokgate.load.record import MIDDLE, NO_STAMP, TAIL, Record
-from tokgate.load.wire import chunk_size
+from tokgate.load.connection import CONTROL, Address, Stream
+from tokgate.load.reader import Reader
+from tokgate.load.record import Record
 
 TICK_NS = 50_000_000
 BEAT_NS = 250_000_000
@@ -48,9 +43,7 @@ class Loop:
         self._first_ns, self._gap_ns, self._request_ns, self._drain_ns = (
             int(job["deadlines"][name] * 1e9) for name in ("first_token_s", "gap_s", "request_s", "drain_s")
         )
-        self._keep_ids: bool = job["keep_output_ids"]
-        # Deltas of token ids must all be kept; cumulative ids only at the end. Unknown until seen.
-        self._keep_whole: bool = job["keep_output_ids"]
+        self._reader = Reader(job["keep_output_ids"])
         self._data = data
         self._epoll = select.epoll()
         self._by_fd: dict[int, Stream] = {}
@@ -88,17 +81,13 @@ class Loop:
             Aborted: the client closed the pipe.
         """
         self._start_ns = start_ns
-        buffer = bytearray(65536)
-        buffers = [buffer]
-        view = memoryview(buffer)
-        find, rfind, starts, ends = buffer.find, buffer.rfind, buffer.startswith, buffer.endswith
-        poll, by_fd, clock, sizes = self._epoll.poll, self._by_fd, time.time_ns, dict[bytes, int]()
+        take, buffers = self._reader.take, [self._reader.buffer]
+        poll, by_fd, clock = self._epoll.poll, self._by_fd, time.time_ns
         self._sample_clock()
         next_tick = 0
         self._dispatch()
         while self._active or self._plan:
-            ready = poll(self._wait())
-            for fd, mask in ready:
+            for fd, mask in poll(self._wait()):
                 stream = by_fd.get(fd)
                 if stream is None:
                     if fd == _STDIN and not os.read(_STDIN, 64):
@@ -106,43 +95,22 @@ class Loop:
                     continue
                 if mask & _OUT:
                     self._writable(stream)
-                    if mask == _OUT:
+                    if mask == _OUT or stream.recv is None:
                         continue
                 try:
                     size, control, _, _ = stream.recv(buffers, CONTROL)  # type: ignore[misc]
                 except BlockingIOError:
                     continue
-                except (OSError, TypeError) as error:  # TypeError: closed by _writable just now
-                    self._closed(stream, str(error))
+                except OSError as error:
+                    self._closed(stream, error.strerror or str(error))
                     continue
                 now = clock()
-                if stream.aligned:
-                    # Six steps for the common case: SIZE CRLF "data: {" ... "}" LF LF CRLF, nothing more.
-                    at = find(b"\r\n", 1, 10)
-                    if at > 0 and ends(b"}\n\n\r\n", 0, size):
-                        digits = bytes(view[:at])
-                        length = sizes.get(digits)
-                        if length is None:
-                            length = sizes[digits] = chunk_size(digits) or 0
-                        if (
-                            length + at + 4 == size
-                            and starts(b"data: {", at + 2)
-                            and find(b"\n", at + 2, size) == size - 4
-                        ):
-                            if not starts(MIDDLE, max(at + 8, size - stream.mark)):
-                                mark = rfind(MIDDLE, at + 8, size)
-                                stream.mark = size - mark if mark > 0 else 0
-                            if stream.mark:
-                                record = stream.record
-                                record.stamps += control[0][2] if control else NO_STAMP  # type: ignore[union-attr]
-                                record.users.append(now)  # type: ignore[union-attr]
-                                if size - 4 - TAIL >= at + 8:
-                                    record.tails += view[size - 4 - TAIL : size - 4]  # type: ignore[union-attr]
-                                else:
-                                    record.tails += bytes(view[at + 8 : size - 4]).rjust(TAIL)  # type: ignore[union-attr]
-                                continue
-                self._take(stream, bytes(view[:size]), control, now)
-                if self._idle and self._plan:
+                if not size:
+                    self._closed(stream, "")
+                elif stream.record is None:  # bytes that nobody asked for: the connection is out of step
+                    self._drop(stream)
+                elif take(stream, size, control, now):
+                    self._finish(stream)
                     self._dispatch()
             if time.monotonic_ns() >= next_tick:
                 next_tick = time.monotonic_ns() + TICK_NS
@@ -221,27 +189,6 @@ class Loop:
         except OSError as error:
             self._closed(stream, str(error))
 
-    def _take(self, stream: Stream, data: bytes, control: list[tuple[int, int, bytes]], now: int) -> None:
-        """A read that is not one plain event."""
-        record = stream.record
-        if not data:
-            self._closed(stream, "")
-            return
-        if record is None:  # bytes that nobody asked for: the connection is out of step
-            self._drop(stream)
-            return
-        stream.answered = True
-        stamp = stamp_of(control)
-        response = stream.response
-        for payload in response.feed(data):
-            record.add(payload, stamp, now, self._keep_whole)
-            if self._keep_whole and len(record.users) == 2:
-                self._keep_whole = not is_cumulative(record.whole[0], payload)
-        if response.finished:
-            self._finish(stream)
-        else:
-            stream.aligned = response.aligned and len(record.users) > 0 and not self._keep_whole
-
     def _closed(self, stream: Stream, why: str) -> None:
         """The connection is gone."""
         record, reused = stream.record, stream.served > 0
@@ -249,14 +196,14 @@ class Loop:
         self._drop(stream)
         if record is None:
             return
-        if reused and not stream.answered and not record.reconnects:
+        if reused and not stream.response.begun and not record.reconnects:
             # An idle keep-alive connection that the server had closed: the request never reached it.
             record.reconnects = 1
             stream.begin(record, stream.request, time.monotonic_ns())
             self._send(stream)
             return
         stream.response.eof()
-        if refused and not stream.answered:
+        if refused:
             record.fail("refused", why or "connection refused")
         elif not stream.response.finished and stream.response.status in (0, 200):
             record.fail("early_close", why or "the server closed the connection inside the response")

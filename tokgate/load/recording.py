@@ -46,7 +46,8 @@ class Recording:
         timeline: all token-bearing events.
         counted: the server gave running token counters.
         stamped: the kernel stamps reads on this host.
-        cpu_s: CPU time of the workers.
+        window_s: how long the workers sent and read.
+        cpu_s: CPU time of the workers in it.
         run_delay_s: the workers' time runnable but not running, ``None`` when not reported.
         clock_step_s: largest change of CLOCK_REALTIME against CLOCK_MONOTONIC between two samples.
         server_e2e_s: per request, its duration as the server reports it, NaN when it does not.
@@ -58,6 +59,7 @@ class Recording:
     timeline: Timeline
     counted: bool
     stamped: bool
+    window_s: float
     cpu_s: float
     run_delay_s: float | None
     clock_step_s: float
@@ -108,6 +110,7 @@ def read(paths: Sequence[Path], start_ns: int) -> Recording:
         timeline=timeline,
         counted=all(b.counted for b in built),
         stamped=all(part.header["stamped"] for part in parts),
+        window_s=max((part.header["window_s"] for part in parts), default=0.0),
         cpu_s=sum(part.header["cpu_s"] for part in parts),
         run_delay_s=None if None in delays else sum(delays),
         clock_step_s=max((_clock_step(part.header["clocks"]) for part in parts), default=0.0),

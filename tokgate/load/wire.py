@@ -64,6 +64,11 @@ class Response:
         self._event_bytes = 0
 
     @property
+    def begun(self) -> bool:
+        """A byte of it has arrived."""
+        return self._state != _HEAD or bool(self._head)
+
+    @property
     def complete(self) -> bool:
         """The whole response has arrived."""
         return self._state == _COMPLETE
@@ -123,6 +128,9 @@ class Response:
         if len(self._head) > (MAX_HEAD if self._state == _HEAD else MAX_LINE):
             self._break("header longer than 64 KiB" if self._state == _HEAD else "chunk size line too long")
             return stop
+        if self._state == _DATA_END and not self._head.startswith((b"\n", b"\r\n")) and self._head != b"\r":
+            self._break("chunk longer than its size")
+            return stop
         if newline < 0:
             return stop
         if self._state == _HEAD:
@@ -143,10 +151,7 @@ class Response:
                 self._chunk_left = size
                 self._state = _DATA if size else _TRAILER
         elif self._state == _DATA_END:
-            if line:
-                self._break(f"chunk longer than its size: {line[:40]!r}")
-            else:
-                self._state = _SIZE
+            self._state = _SIZE
         elif not line:
             self._state = _COMPLETE
         return stop

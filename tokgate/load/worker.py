@@ -40,16 +40,19 @@ def main(arguments: list[str]) -> int:
         gc.collect()
         gc.freeze()
         gc.disable()
-        before = _usage()
+        before, began = _usage(), time.monotonic()
         loop.run(int(go[1]))
-        after = _usage()
+        after, window_s = _usage(), time.monotonic() - began
     except Aborted:
         return 3
     finally:
         loop.close()
-    cpu_s = after[0] - before[0]
-    delay_s = None if before[1] is None or after[1] is None else after[1] - before[1]
-    _write(folder / f"result{number}.bin", loop, job, stamped, cpu_s, delay_s)
+    usage = {
+        "window_s": window_s,
+        "cpu_s": after[0] - before[0],
+        "run_delay_s": None if before[1] is None or after[1] is None else after[1] - before[1],
+    }
+    _write(folder / f"result{number}.bin", loop, job["keep_output_ids"], {"stamped": stamped, **usage})
     print("end", flush=True)
     return 0
 
@@ -63,14 +66,12 @@ def _usage() -> tuple[float, float | None]:
     return time.process_time(), delay
 
 
-def _write(
-    path: Path, loop: Loop, job: dict[str, Any], stamped: bool, cpu_s: float, delay_s: float | None
-) -> None:
+def _write(path: Path, loop: Loop, keep_output_ids: bool, usage: dict[str, Any]) -> None:
     requests: list[dict[str, Any]] = []
     counts = bytearray()
     beat = time.monotonic()
     for record in loop.records:
-        facts = digest(record, job["keep_output_ids"])
+        facts = digest(record, keep_output_ids)
         counts += facts.counts.tobytes()
         requests.append(
             {
@@ -90,13 +91,7 @@ def _write(
         if time.monotonic() - beat > 0.5:
             loop.beat()
             beat = time.monotonic()
-    header = {
-        "requests": requests,
-        "clocks": loop.clocks,
-        "stamped": stamped,
-        "cpu_s": cpu_s,
-        "run_delay_s": delay_s,
-    }
+    header = {"requests": requests, "clocks": loop.clocks, **usage}
     with path.open("wb") as file:
         file.write(json.dumps(header, separators=(",", ":")).encode() + b"\n")
         for record in loop.records:

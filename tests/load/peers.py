@@ -1,0 +1,118 @@
+"""What the load tests measure: scripted servers, canned responses, small workloads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tokgate.config.workloads import Prompts, Workload
+from tokgate.load.client import Deadlines
+
+ROOT = Path(__file__).parents[2]
+QUICK = Deadlines(first_token_s=10, gap_s=10, request_s=30, drain_s=30, worker_s=30)
+HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+def chunk(payload: bytes) -> bytes:
+    """One HTTP chunk."""
+    return b"%x\r\n%s\r\n" % (len(payload), payload)
+
+
+def event(tokens: int, finish: object = None, **fields: object) -> bytes:
+    """The data of one cumulative /generate event."""
+    meta = {"finish_reason": finish, "prompt_tokens": 3, "completion_tokens": tokens, "cached_tokens": 0}
+    body = {"text": "é" * tokens, "output_ids": list(range(tokens)), "meta_info": {**meta, **fields}}
+    return b"data: " + json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
+
+
+def stream(tokens: int, **fields: object) -> bytes:
+    """A whole, good response of one token an event."""
+    events = [event(n) for n in range(1, tokens)]
+    events.append(event(tokens, {"type": "length", "length": tokens}, **fields))
+    return HEAD + b"".join(map(chunk, events)) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+class Scripted:
+    """A server that answers request number i with ``script(i)``: parts sent in turn, a number is a pause
+    in seconds, ``None`` closes the connection, ``...`` waits until the peer goes away."""
+
+    def __init__(self, script: Callable[[int], list[object]]) -> None:
+        self._script = script
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._open.append(peer)
+            threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        try:
+            while (request := self._request(peer)) is not None:
+                with self._lock:
+                    number = len(self.requests)
+                    self.requests.append(request)
+                for part in self._script(number):
+                    if part is None:
+                        return
+                    if part is ...:
+                        peer.recv(1)
+                        return
+                    if isinstance(part, bytes):
+                        peer.sendall(part)
+                    else:
+                        assert isinstance(part, (int, float))
+                        time.sleep(part)
+        except OSError:
+            pass
+        finally:
+            peer.close()
+
+    @staticmethod
+    def _request(peer: socket.socket) -> bytes | None:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            more = peer.recv(65536)
+            if not more:
+                return None
+            data += more
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = int(
+            next(line for line in head.split(b"\r\n") if line.startswith(b"Content-Length")).split()[1]
+        )
+        while len(body) < length:
+            body += peer.recv(65536)
+        return head + b"\r\n\r\n" + body
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # closed twice
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for peer in self._open:
+            peer.close()
+        self._thread.join(5)
+
+
+def workload(requests: int = 1, concurrency: int = 1, output_tokens: int = 8, **more: object) -> Workload:
+    """A small workload of 3-token prompts."""
+    more.setdefault("prompts", Prompts(length_tokens=3))
+    return Workload("test", concurrency, requests, output_tokens, **more)  # type: ignore[arg-type]

@@ -1,0 +1,251 @@
+"""Bytes cut anywhere give what bytes cut nowhere give, by both ways through the worker's loop."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.load.peers import HEAD, chunk, event, stream
+from tokgate.load.connection import Stream
+from tokgate.load.events import Facts, digest
+from tokgate.load.reader import Reader
+from tokgate.load.record import Record
+from tokgate.load.wire import Response, chunk_size
+
+EXAMPLES = int(os.environ.get("TOKGATE_FUZZ_EXAMPLES", "150"))
+SAMPLES = sorted(Path(__file__).parent.glob("samples/*.sse"))
+
+
+def parsed(pieces: list[bytes]) -> tuple[list[bytes], int, str, bytes, bool]:
+    response = Response()
+    events = [item for piece in pieces for item in response.feed(piece)]
+    response.eof()
+    return events, response.status, response.fault, bytes(response.body), response.finished
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    at = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[a:b] for a, b in itertools.pairwise(at)]
+
+
+pieces_of_sse = st.lists(
+    st.one_of(
+        st.integers(1, 9).map(event),
+        st.integers(1, 9).map(lambda n: event(n, {"type": "length"})),
+        st.sampled_from(
+            [
+                b"data: [DONE]\n\n",
+                b": ping\n\n",
+                b"event: x\r\ndata: {}\r\n\r\n",
+                b'data:{"a":1}\ndata: 2\n\n',
+                b'data: {"error":{"message":"m"}}\n\n',
+                b"\n",
+                b"data: half",
+                b'data: {"choices":[{"text":"a","finish_reason":null}],"usage":{"completion_tokens":3}}\n\n',
+            ]
+        ),
+        st.binary(max_size=40),
+    ),
+    max_size=12,
+)
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> bytes:
+    """Mostly plausible responses, some damaged."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.binary(max_size=300))
+    parts = draw(pieces_of_sse)
+    if draw(st.booleans()):
+        data = HEAD + b"".join(chunk(part) for part in parts if part) + b"0\r\n\r\n"
+    else:  # events and chunks that do not coincide
+        body, data = b"".join(parts), HEAD
+        for piece in cut(body, draw(st.lists(st.integers(0, 2000), max_size=6))):
+            data += chunk(piece) if piece else b""
+        data += b"0\r\n\r\n"
+    if draw(st.integers(0, 3)) == 0:
+        at = draw(st.integers(0, len(data)))
+        data = data[:at] + draw(st.binary(max_size=4)) + data[at + draw(st.integers(0, 4)) :]
+    return data
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(responses(), st.lists(st.integers(0, 5000), max_size=20))
+def test_parser_does_not_see_the_cuts(data: bytes, places: list[int]) -> None:
+    whole = parsed([data])
+    assert parsed(cut(data, places)) == whole
+    assert parsed([data[i : i + 1] for i in range(len(data))]) == whole
+
+
+def record_of(pieces: list[bytes], keep_output_ids: bool = False) -> tuple[Record, Response]:
+    """What the worker keeps of a response that arrives as these reads."""
+    reader, link = Reader(keep_output_ids), Stream()
+    link.begin(Record(0, 8, 1), memoryview(b""), 1)
+    record = link.record
+    assert record is not None
+    for now, piece in enumerate(pieces, 1):
+        for at in range(0, len(piece), len(reader.buffer)):
+            part = piece[at : at + len(reader.buffer)]
+            reader.buffer[: len(part)] = part
+            if reader.take(link, len(part), [], now):
+                return record, link.response
+    link.response.eof()
+    return record, link.response
+
+
+def kept(pieces: list[bytes], keep_output_ids: bool = False) -> tuple[object, ...]:
+    """Everything that is judged later, times apart."""
+    record, response = record_of(pieces, keep_output_ids)
+    facts = digest(record, keep_output_ids)
+    return (
+        bytes(record.tails),
+        record.whole if not keep_output_ids else None,
+        list(facts.counts),
+        facts.outcome,
+        facts.detail,
+        facts.fields,
+        response.fault,
+        response.status,
+        response.finished,
+    )
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(responses(), st.lists(st.integers(0, 5000), max_size=20), st.booleans())
+@example(stream(6, spec_verify_ct=3), [], False)
+def test_reads_cut_at_chunks_or_anywhere_are_kept_alike(data: bytes, places: list[int], ids: bool) -> None:
+    whole = kept([data], ids)
+    assert kept(at_chunks(data), ids) == whole  # the quick way
+    assert kept(cut(data, places), ids) == whole
+
+
+def at_chunks(data: bytes) -> list[bytes]:
+    """Cut behind everything that looks like the end of a one-event chunk."""
+    return [part + b"\n\n\r\n" for part in data.split(b"\n\n\r\n")[:-1]] + [data.split(b"\n\n\r\n")[-1]]
+
+
+def test_the_quick_way_is_taken() -> None:
+    """Events in the middle arrive as one read each and are not parsed."""
+    pieces = at_chunks(stream(6))
+    record, response = record_of(pieces)
+    assert response.finished and not response.fault
+    assert sorted(record.whole) == [0, 5, 6]  # the first, the final, [DONE]
+    assert list(digest(record).counts) == [1, 2, 3, 4, 5, 6, 0]
+    assert list(record.users)[:6] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+def test_real_bytes_cut_anywhere(path: Path) -> None:
+    data = path.read_bytes()
+    whole = kept([data])
+    assert whole[3] == "ok"
+    assert kept([data[i : i + 1] for i in range(len(data))]) == whole
+    assert kept(at_chunks(data)) == whole
+    for size in (2, 3, 7, 50, 356, 357, 1000):
+        assert kept([data[i : i + size] for i in range(0, len(data), size)]) == whole
+
+
+def test_facts_of_real_bytes() -> None:
+    by_name = {path.name: digest(record_of([path.read_bytes()])[0], True) for path in SAMPLES}
+    assert len(by_name) == 3
+    base, eagle, openai = (
+        by_name[name] for name in ("base.generate.sse", "eagle3.generate.sse", "eagle3.completions.sse")
+    )
+    assert [n for n in base.counts if n] == list(range(1, 25))
+    assert (
+        [n for n in eagle.counts if n]
+        == [n for n in openai.counts if n]
+        == [1, 3, 6, 9, 10, 13, 14, 18, 19, 20, 24]
+    )
+    assert eagle.fields["verify_count"] == 10 and eagle.fields["accept_histogram"] == [4, 1, 3, 2]
+    assert eagle.fields["output_ids"] == base.fields["output_ids"]
+    assert base.fields["queue_s"] == 0.0 and base.fields["cached_tokens"] == 0
+    assert "verify_count" not in base.fields and "verify_count" not in openai.fields
+    assert base.server_e2e_s == pytest.approx(0.0446, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("line", "size"),
+    [(b"1F", 31), (b"1f;name=value", 31), (b"0", 0), (b" 5 ", 5)]
+    + [(line, None) for line in (b"", b"0x1f", b"+1", b"1_0", b"-1", b"123456789", "\u0661".encode())],
+)
+def test_chunk_sizes(line: bytes, size: int | None) -> None:
+    assert chunk_size(line) == size
+
+
+def test_text_cannot_imitate_counters_or_marks() -> None:
+    text = json.dumps('"completion_tokens":999,"finish_reason":null')
+    good = b'data: {"text":%s,"meta_info":{"finish_reason":null,"completion_tokens":%d}}\n\n'
+    evil = b'data: {"meta_info":{"finish_reason":null,"completion_tokens":%d},"text":%s}\n\n'
+    data = HEAD + b"".join(
+        chunk(part)
+        for part in (
+            good % (text.encode(), 1),
+            evil % (2, text.encode()),
+            evil % (3, text.encode()),
+            event(8, {"type": "length"}),
+        )
+    )
+    record, _ = record_of(at_chunks(data + b"0\r\n\r\n"))
+    assert list(digest(record).counts) == [1, 2, 3, 8]
+
+
+def test_a_server_without_running_counters_is_said_to_be_one() -> None:
+    parts = [
+        b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+    ]
+    parts += [
+        b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n' for _ in range(5)
+    ]
+    parts += [b'data: {"choices":[{"index":0,"delta":{"content":""},"finish_reason":"length"}]}\n\n']
+    usage = [b'data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":8}}\n\n']
+    done = [b"data: [DONE]\n\n"]
+
+    def judged(found: list[bytes]) -> Facts:
+        return digest(record_of([HEAD, *map(chunk, found), b"0\r\n\r\n"])[0])
+
+    counted = judged(parts + usage + done)
+    assert (counted.outcome, counted.fields["completion_tokens"]) == ("ok", 8)
+    assert list(counted.counts) == [0, -1, -1, -1, -1, -1, 0, 0, 0]
+    silent = judged(parts + done)
+    assert silent.outcome == "malformed" and "no token counter" in silent.detail
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (HEAD + b"5\r\nhello!", "chunk longer than its size"),
+        (HEAD + b"g\r\n", "not a chunk size"),
+        (HEAD + b"5" * 5000, "line too long"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "longer than 64 KiB"),
+        (b"HTTP/2 200\r\n\r\n", "status line"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "Content-Length"),
+        (HEAD + chunk(b"data: {}\n") + b"0\r\n\r\n", "inside an event"),
+    ],
+)
+def test_what_is_no_response_is_said_to_be_none(data: bytes, fault: str) -> None:
+    assert fault in parsed([data])[2]
+    assert parsed([data[i : i + 7] for i in range(0, len(data), 7)]) == parsed([data])
+
+
+def test_interim_responses_and_other_framings() -> None:
+    body = event(1) + b"data: [DONE]\n\n"
+    kind = b"Content-Type: text/event-stream\r\n"
+    heads = {
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n"
+        + kind
+        + b"Content-Length: %d\r\n\r\n" % len(body): True,
+        b"HTTP/1.0 200 OK\r\n" + kind + b"\r\n": False,
+        b"HTTP/1.1 200 OK\nContent-Type: text/event-stream\n\n": False,
+    }
+    for head, keep_alive in heads.items():
+        response = Response()
+        assert len(response.feed(head + body)) == 2
+        response.eof()
+        assert response.complete and response.keep_alive is keep_alive
