@@ -1,0 +1,80 @@
+"""First stage: read the command line and the scenario, check everything, hand plain settings on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tokgate.emulator import faults, flags, server_args
+from tokgate.emulator.version import DEFAULT_VERSION, release_of
+from tokgate.errors import UsageFault
+
+FAULT_VARIABLE = "TOKGATE_EMULATOR_FAULT"
+DEFAULT_SCENARIO = "founding"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Options of the emulator itself; everything else is SGLang's."""
+    own = argparse.ArgumentParser(
+        prog="python -m tokgate.emulator",
+        usage="%(prog)s --model-path NAME [SGLang's flags] [--scenario NAME|FILE] [--fault SPEC]...",
+        description="An engine without a model: SGLang's protocol, timing from a scenario.",
+        epilog="faults:\n" + faults.overview(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    own.add_argument("--scenario", default=DEFAULT_SCENARIO, help="packaged scenario, or a .yaml file")
+    own.add_argument("--scenario-override", action="append", default=[], metavar="KEY=VALUE",
+                     help="lay a value over the scenario, like baseline.step_ms=13.3")  # fmt: skip
+    own.add_argument("--fault", action="append", default=[], metavar="SPEC",
+                     help=f"have a fault; also in ${FAULT_VARIABLE}, separated by spaces")  # fmt: skip
+    own.add_argument("--emulated-version", default=DEFAULT_VERSION, metavar="VERSION",
+                     help="SGLang version whose flags, log lines and fields are spoken")  # fmt: skip
+    own.add_argument("--launch-seed", type=int, default=None, metavar="N",
+                     help="draws launch effect and run scatter; left out, launches repeat")  # fmt: skip
+    return own
+
+
+def read(arguments: Sequence[str]) -> dict[str, Any]:
+    """Settings in their JSON form (:func:`tokgate.emulator.settings.from_plain`).
+
+    Raises:
+        UsageFault: unusable scenario, fault, version or flag combination.
+        SystemExit: argparse's, code 2, for a flag that the emulated version does not know.
+    """
+    own, rest = parser().parse_known_args(list(arguments))
+    try:
+        release_of(own.emulated_version)
+    except ValueError as error:
+        raise UsageFault(f"--emulated-version: {error}") from error
+    specs = [*own.fault, *os.environ.get(FAULT_VARIABLE, "").split()]
+    try:
+        faults.Faults(specs)
+    except faults.FaultSpecError as error:
+        raise UsageFault(f"--fault: {error}") from error
+    values, notices = flags.parse(rest, own.emulated_version)
+    try:
+        args = server_args.resolve(values, own.emulated_version)
+    except flags.FlagFault as error:
+        raise UsageFault(str(error)) from error
+    # pydantic and YAML come in here, and go with the exec that follows.
+    from tokgate.emulator.scenario import Scenario, condition_of
+
+    scenario = Scenario(own.scenario, own.scenario_override)
+    return {
+        "args": args,
+        "plan": scenario.plan(condition_of(args)),
+        "faults": specs,
+        "version": own.emulated_version,
+        "launch_seed": own.launch_seed,
+        "notices": notices,
+    }
+
+
+def print_fault(error: UsageFault) -> int:
+    """Print a fault and return its exit code."""
+    print(f"tokgate.emulator: error: {error}", file=sys.stderr)
+    return error.exit_code

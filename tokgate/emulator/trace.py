@@ -1,0 +1,120 @@
+"""`/start_profile`: a trace in the form of torch's profiler, from the passes that really ran.
+
+Chrome trace events; times in microseconds. Kernels keep their nominal length, what is left of a pass is
+idle: the scatter of a run lies between kernels, as it mostly does on real hosts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tokgate.emulator.settings import Settings
+
+CPU_THREAD, GPU_STREAM = 1, 7
+KERNELS = {
+    "decode": "emulated_decode_forward",
+    "verify": "emulated_target_verify_forward",
+    "draft": "emulated_draft_forward",
+    "draft_extend": "emulated_draft_extend_forward",
+    "prefill": "emulated_prefill_forward",
+}
+
+
+class Tracer:
+    """Collects passes until ``num_steps`` of them are done.
+
+    Args:
+        output_dir: where the trace goes; created.
+        num_steps: passes to record, ``None`` until stopped.
+        rank: part of the file's name.
+        kernels_ms: parts of a decode step with their nominal lengths.
+        graphs: parts that are launched as one CUDA graph; the others launch kernel by kernel.
+    """
+
+    def __init__(
+        self,
+        output_dir: str,
+        num_steps: int | None,
+        rank: int,
+        kernels_ms: dict[str, float],
+        graphs: set[str],
+    ) -> None:
+        self.output_dir = output_dir
+        self.profile_id = f"{time.time()}"
+        self._left = num_steps
+        self._rank = rank
+        self._kernels_ms = kernels_ms
+        self._graphs = graphs
+        self._events: list[dict[str, Any]] = []
+        self._correlation = 0
+
+    def add(self, prefill: bool, begin_s: float, end_s: float) -> bool:
+        """Record a pass; returns whether the trace is complete."""
+        parts = {"prefill": (end_s - begin_s) * 1e3} if prefill else self._kernels_ms
+        at_us, end_us = begin_s * 1e6, end_s * 1e6
+        self._span("user_annotation", "prefill step" if prefill else "decode step", at_us, end_us - at_us, 0)
+        for name, length_ms in parts.items():
+            if not length_ms:
+                continue
+            length_us = min(length_ms * 1e3, max(end_us - at_us, 1.0))
+            self._correlation += 1
+            launch = "cudaGraphLaunch" if name in self._graphs else "cudaLaunchKernel"
+            self._span("cuda_runtime", launch, at_us, min(20.0, length_us), self._correlation)
+            self._span("kernel", KERNELS[name], at_us, length_us, self._correlation)
+            at_us += length_us
+        if self._left is not None:
+            self._left -= 1
+        return self._left == 0
+
+    def _span(self, category: str, name: str, at_us: float, length_us: float, correlation: int) -> None:
+        on_gpu = category == "kernel"
+        arguments: dict[str, Any] = {"correlation": correlation} if correlation else {}
+        if on_gpu:
+            arguments |= {"device": self._rank, "stream": GPU_STREAM}
+        self._events.append(
+            {
+                "ph": "X",
+                "cat": category,
+                "name": name,
+                "pid": self._rank if on_gpu else os.getpid(),
+                "tid": GPU_STREAM if on_gpu else CPU_THREAD,
+                "ts": round(at_us, 3),
+                "dur": round(length_us, 3),
+                "args": arguments,
+            }
+        )
+
+    def write(self) -> Path:
+        """Write the trace and return its path.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        folder = Path(self.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.profile_id}-TP-{self._rank}.trace.json.gz"
+        document = {
+            "schemaVersion": 1,
+            "deviceProperties": [{"id": self._rank, "name": "emulated GPU"}],
+            "traceName": str(path),
+            "traceEvents": self._events,
+        }
+        path.write_bytes(gzip.compress(json.dumps(document).encode(), compresslevel=4))
+        return path
+
+
+def launched_graphs(settings: Settings) -> set[str]:
+    """Parts of a step that run as one CUDA graph each: 1 without speculation, 2 or 3 with it."""
+    if not settings.speculative:
+        return {"decode"}
+    graphs = {"verify"}
+    if settings.args["speculative_num_steps"] > 1:
+        graphs.add("draft")
+    if settings.draft_extend_graph:
+        graphs.add("draft_extend")
+    return graphs

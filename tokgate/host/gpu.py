@@ -1,0 +1,298 @@
+"""NVIDIA GPUs through NVML. A host without the driver is said to have none, with the reason.
+
+NVML names processes by the host's pids: inside a container they may belong to nothing that is visible,
+which is said, never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokgate.host import proc
+
+MIB = 1 << 20
+# NVML_CLOCKS_EVENT_REASON_*: those that slow a GPU down, and those that do not.
+THROTTLE: Mapping[int, str] = {
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+IDLE_REASONS: Mapping[int, str] = {
+    0x1: "idle",
+    0x2: "application clocks set",
+    0x10: "sync boost",
+    0x100: "display clocks set",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that holds memory on a GPU; ``mib`` is ``None`` where NVML does not say."""
+
+    pid: int
+    mib: int | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU at one moment. What NVML does not report is ``None``.
+
+    Attributes:
+        index: NVML's, in PCI order.
+        memory_used_mib, memory_total_mib: device memory.
+        sm_clock_mhz, sm_clock_max_mhz: now, and the most it can.
+        throttle: reasons that slow it down now.
+        utilisation_percent: share of the last sample period with a kernel running.
+        ecc_uncorrected: since the driver was loaded.
+        pcie: ``gen5 x16 (max gen5 x16)``.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    memory_used_mib: int
+    memory_total_mib: int
+    processes: tuple[GpuProcess, ...] | None
+    sm_clock_mhz: int | None
+    sm_clock_max_mhz: int | None
+    throttle: tuple[str, ...] | None
+    utilisation_percent: int | None
+    temperature_c: int | None
+    power_w: float | None
+    power_limit_w: float | None
+    persistence: bool | None
+    mig: bool | None
+    ecc_uncorrected: int | None
+    remap_pending: bool | None
+    pcie: str | None
+
+
+class Nvml:
+    """An open NVML. Use :func:`open_nvml`.
+
+    Args:
+        library: the ``pynvml`` module, initialised.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._nvml = library
+        self.count = int(library.nvmlDeviceGetCount())
+
+    @property
+    def driver(self) -> str | None:
+        """Version of the kernel driver."""
+        return _text(self._ask(self._nvml.nvmlSystemGetDriverVersion))
+
+    @property
+    def cuda(self) -> str | None:
+        """Highest CUDA version that the driver serves."""
+        version = self._ask(self._nvml.nvmlSystemGetCudaDriverVersion_v2)
+        return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
+
+    def gpu(self, index: int) -> Gpu:
+        """Everything about one GPU now."""
+        nvml, ask = self._nvml, self._ask
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        reasons = ask(_first(nvml, "CurrentClocksEventReasons", "CurrentClocksThrottleReasons"), handle)
+        utilisation = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        mig = ask(nvml.nvmlDeviceGetMigMode, handle)
+        remap = ask(nvml.nvmlDeviceGetRemappedRows, handle)
+        power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        persistence = ask(nvml.nvmlDeviceGetPersistenceMode, handle)
+        return Gpu(
+            index=index,
+            uuid=_text(nvml.nvmlDeviceGetUUID(handle)) or "",
+            name=_text(nvml.nvmlDeviceGetName(handle)) or "",
+            memory_used_mib=int(memory.used) // MIB,
+            memory_total_mib=int(memory.total) // MIB,
+            processes=self.processes(index),
+            sm_clock_mhz=ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            sm_clock_max_mhz=ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
+            throttle=None if reasons is None else throttle_reasons(reasons),
+            utilisation_percent=None if utilisation is None else int(utilisation.gpu),
+            temperature_c=ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            power_w=None if power is None else power / 1000,
+            power_limit_w=None if limit is None else limit / 1000,
+            persistence=None if persistence is None else bool(persistence),
+            mig=None if mig is None else bool(mig[0]),
+            ecc_uncorrected=ask(
+                nvml.nvmlDeviceGetTotalEccErrors,
+                handle,
+                nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                nvml.NVML_VOLATILE_ECC,
+            ),
+            remap_pending=None if remap is None else bool(remap[2]),
+            pcie=self._pcie(handle),
+        )
+
+    def processes(self, index: int) -> tuple[GpuProcess, ...] | None:
+        """Who holds memory on a GPU; ``None`` where NVML does not say."""
+        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        raw = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        if raw is None:
+            return None
+        return tuple(
+            GpuProcess(
+                int(item.pid),
+                None if item.usedGpuMemory is None else int(item.usedGpuMemory) // MIB,
+                _process_name(int(item.pid)),
+            )
+            for item in raw
+        )
+
+    def used_mib(self, indices: Sequence[int]) -> dict[int, int]:
+        """Device memory in use, by GPU index."""
+        nvml = self._nvml
+        return {
+            index: int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index)).used) // MIB
+            for index in indices
+        }
+
+    def uuids(self) -> list[str]:
+        """UUIDs in the order of the indices."""
+        nvml = self._nvml
+        return [
+            _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))) or ""
+            for index in range(self.count)
+        ]
+
+    def throttle_s(self, indices: Sequence[int]) -> dict[tuple[int, str], float]:
+        """Time for which power or heat slowed a GPU down since boot, by index and cause, seconds."""
+        nvml = self._nvml
+        policies = {"power": nvml.NVML_PERF_POLICY_POWER, "thermal": nvml.NVML_PERF_POLICY_THERMAL}
+        found = {}
+        for index in indices:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            for cause, policy in policies.items():
+                status = self._ask(nvml.nvmlDeviceGetViolationStatus, handle, policy)
+                if status is not None:
+                    found[index, cause] = status.violationTime / 1e9
+        return found
+
+    def link(self, first: int, second: int) -> str:
+        """How two GPUs are joined: ``NVLink x18``, or the nearest common ancestor on PCIe."""
+        nvml, ask = self._nvml, self._ask
+        one = nvml.nvmlDeviceGetHandleByIndex(first)
+        two = nvml.nvmlDeviceGetHandleByIndex(second)
+        lanes = sum(bool(ask(nvml.nvmlDeviceGetNvLinkState, one, link)) for link in range(18))
+        if lanes and ask(nvml.nvmlDeviceGetP2PStatus, one, two, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == 0:
+            return f"NVLink x{lanes}"
+        ancestor = ask(nvml.nvmlDeviceGetTopologyCommonAncestor, one, two)
+        names = {0: "same board", 10: "PCIe switch", 20: "PCIe switches", 30: "PCIe host bridge"}
+        return names.get(ancestor, {40: "NUMA node", 50: "across NUMA nodes"}.get(ancestor, "unknown"))
+
+    def _pcie(self, handle: Any) -> str | None:
+        nvml, ask = self._nvml, self._ask
+        generation = ask(nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle)
+        width = ask(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle)
+        if generation is None or width is None:
+            return None
+        best = ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
+        widest = ask(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
+        return f"gen{generation} x{width} (max gen{best} x{widest})"
+
+    def _ask(self, function: Callable[..., Any] | None, *arguments: Any) -> Any:
+        if function is None:
+            return None
+        try:
+            return function(*arguments)
+        except self._nvml.NVMLError:
+            return None
+
+
+def open_nvml() -> Nvml | str:
+    """NVML, or one line that says why this host shows no GPU."""
+    try:
+        import pynvml
+    except ImportError:
+        return "nvidia-ml-py is not installed"
+    try:
+        pynvml.nvmlInit()
+        return Nvml(pynvml)
+    except pynvml.NVMLError as error:
+        return f"no NVIDIA driver answers: {error}"
+
+
+def throttle_reasons(mask: int) -> tuple[str, ...]:
+    """Names of the bits that slow a GPU down; unknown bits are named by number."""
+    known = {**THROTTLE, **IDLE_REASONS}
+    unknown = [f"reason 0x{1 << bit:x}" for bit in range(64) if mask >> bit & 1 and 1 << bit not in known]
+    return (*(name for bit, name in THROTTLE.items() if mask & bit), *unknown)
+
+
+def visible_indices(nvml: Nvml, env: Mapping[str, str], count: int) -> list[int]:
+    """NVML indices of the GPUs that an engine with that environment uses.
+
+    Args:
+        env: its CUDA_VISIBLE_DEVICES (numbers or UUIDs) selects; absent: all.
+        count: how many GPUs the engine uses (tensor parallel size).
+    """
+    wanted = env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if wanted is None:
+        return list(range(nvml.count))[:count]
+    uuids = nvml.uuids()
+    found = []
+    for item in filter(None, (part.strip() for part in wanted.split(","))):
+        if item.isdigit() and int(item) < nvml.count:
+            found.append(int(item))
+        else:
+            found += [index for index, uuid in enumerate(uuids) if uuid.startswith(item)]
+    return found[:count]
+
+
+def host_class(kind: str, gpu_names: Sequence[str] = (), scenario: str | None = None) -> str:
+    """Name under which baselines of a host are stored.
+
+    Args:
+        kind: ``gpu``, ``cpu`` or ``emulated``.
+        gpu_names: NVML names of the GPUs that the engine uses.
+        scenario: of the emulated engine.
+
+    Returns:
+        ``nvidia-h200``, ``nvidia-h200-x8``, ``cpu-<model>-<cores>c`` or ``emulated-<scenario>``.
+    """
+    if kind == "emulated":
+        return f"emulated-{_slug(scenario or 'founding')}"
+    if kind == "cpu":
+        return f"cpu-{_slug(cpu_model())}-{os.cpu_count() or 0}c"
+    names = sorted({_slug(name) for name in gpu_names})
+    if not names:
+        return "gpu-unknown"
+    return "+".join(names) + (f"-x{len(gpu_names)}" if len(gpu_names) > 1 else "")
+
+
+def cpu_model() -> str:
+    """Model name of the CPU, as /proc/cpuinfo gives it."""
+    try:
+        info = (proc.PROC / "cpuinfo").read_text()
+    except OSError:
+        return "unknown"
+    match = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", info, re.MULTILINE)
+    return match[1].strip() if match else "unknown"
+
+
+def _slug(text: str) -> str:
+    plain = re.sub(r"\((?:r|tm)\)|\bcpu\b|@.*$|processor", " ", text.lower())
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
+
+
+def _process_name(pid: int) -> str:
+    process = proc.read(pid)
+    return proc.title(process) if process else "not visible from here: another user's, or another container's"
+
+
+def _first(library: Any, *names: str) -> Callable[..., Any] | None:
+    return next((f for name in names if (f := getattr(library, f"nvmlDeviceGet{name}", None))), None)
+
+
+def _text(value: Any) -> str | None:
+    return value.decode() if isinstance(value, bytes) else value

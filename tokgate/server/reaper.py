@@ -1,0 +1,114 @@
+"""A small process that ends what a killed tokgate left running.
+
+One runs beside each tokgate that launches engines. It waits until its owner is gone (end of its input,
+or the owner's pidfd: a forked child may hold the pipe open), then kills every launch that was not
+ended and removes the files that go with them. It starts on the first launch and ends with its owner.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokgate
+from tokgate.host import marker
+
+_lock = threading.Lock()
+_process: subprocess.Popen[bytes] | None = None
+
+
+def watch(mark: str, files: Sequence[Path] = ()) -> None:
+    """From now on, should this process die, everything with that mark is killed and ``files`` are removed."""
+    _tell(f"watch {mark}")
+    for path in files:
+        _tell(f"file {mark} {path}")
+
+
+def forget(mark: str) -> None:
+    """The launch has been ended."""
+    with _lock:
+        running = _process is not None and _process.poll() is None
+    if running:
+        _tell(f"forget {mark}")
+
+
+def _tell(line: str) -> None:
+    global _process
+    with _lock:
+        if _process is None or _process.poll() is not None or _owner_changed():
+            _process = _start()
+        assert _process.stdin is not None
+        try:
+            _process.stdin.write(line.encode() + b"\n")
+            _process.stdin.flush()
+        except BrokenPipeError:
+            _process = None
+
+
+def _owner_changed() -> bool:
+    # After a fork the parent's reaper watches the parent, not us.
+    return _process is not None and _process.args[-1] != str(os.getpid())  # type: ignore[index]
+
+
+def _start() -> subprocess.Popen[bytes]:
+    root = str(Path(tokgate.__file__).parent.parent)
+    environment = {key: value for key, value in os.environ.items() if key not in (marker.MARK, marker.OWNER)}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        [sys.executable, "-S", "-m", "tokgate.server.reaper", str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def main(owner: int) -> None:
+    """Body of the reaper.
+
+    Args:
+        owner: pid of the tokgate that is watched.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    descriptor = os.pidfd_open(owner) if os.getppid() == owner else -1
+    marks: dict[str, list[Path]] = {}
+    pending = b""
+    while True:
+        ready, _, _ = select.select([0, *([descriptor] if descriptor >= 0 else [])], [], [])
+        if 0 in ready:
+            chunk = os.read(0, 65536)
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                _take(line.decode(), marks)
+            if not chunk:
+                break
+        elif descriptor in ready:
+            break
+    for mark, files in marks.items():
+        marker.kill(mark)
+        for path in files:
+            path.unlink(missing_ok=True)
+
+
+def _take(line: str, marks: dict[str, list[Path]]) -> None:
+    word, _, rest = line.partition(" ")
+    if word == "watch":
+        marks.setdefault(rest, [])
+    elif word == "file":
+        mark, _, path = rest.partition(" ")
+        marks.setdefault(mark, []).append(Path(path))
+    elif word == "forget":
+        marks.pop(rest, None)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
