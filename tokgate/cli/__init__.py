@@ -30,6 +30,8 @@ COMMANDS: Mapping[str, Command] = {
     "gate": Command("tokgate.cli.gate", "run the gate: pytest perf_tests, with tokgate's exit codes"),
     "accept": Command("tokgate.cli.accept", "record a run as stored baselines, with a reason"),
     "env": Command("tokgate.cli.env", "make and list the environments that engines run in"),
+    "model": Command("tokgate.cli.model", "make, verify and question synthetic target + draft pairs"),
+    "parity": Command("tokgate.cli.parity", "replay a parity case against two running servers"),
     "serve": Command("tokgate.cli.serve", "run the emulated engine by hand"),
 }
 

@@ -1,1 +1,1 @@
-"""Generated target + EAGLE-3 draft pairs whose output and accept length are known beforehand."""
+"""Models with a known truth: a synthetic target, its EAGLE-3 draft, and the guard before a launch."""

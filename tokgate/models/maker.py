@@ -1,0 +1,317 @@
+"""Make a pair on disk: in shards, by several processes, atomically, with the same bytes on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokgate.errors import ResultsUnwritable, UsageFault
+from tokgate.models.dial import Dial
+from tokgate.models.draft import draft_tensors
+from tokgate.models.layout import build_layout
+from tokgate.models.presets import Preset, find_preset
+from tokgate.models.rule import Rule, build_rule
+from tokgate.models.safetensors import INDEX, header_bytes
+from tokgate.models.target import EPSILON, target_tensors
+from tokgate.models.tensors import Tensor
+from tokgate.models.tokenizer import tokenizer_files
+from tokgate.models.truth import NAME, Truth, describe, dump, load_truth
+
+SHARD_BYTES = 1 << 30
+IN_PROCESS_BYTES = 256 << 20
+SPARE_BYTES = 256 << 20
+
+Progress = Callable[[int, int], None]
+"""Called with bytes done and bytes in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that decides a pair's bytes."""
+
+    preset: str
+    seed: int
+    dial: Dial
+    near_tie: int | None
+
+    def rule(self) -> Rule:
+        return build_rule(find_preset(self.preset), self.seed, self.dial, self.near_tie)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One weight file: where it goes, and which tensors it holds by their number in file order."""
+
+    path: str
+    numbers: tuple[int, ...]
+    nbytes: int
+
+
+def make(
+    preset: str,
+    out: Path,
+    *,
+    seed: int = 0,
+    accept_length: float | None = None,
+    agreement: float | None = None,
+    wrong_every: int | None = None,
+    steps: int = 3,
+    near_tie: int | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Truth:
+    """Write ``out/target``, ``out/draft`` and ``out/truth.json``.
+
+    The target depends on preset, seed and near-tie alone; the dial changes only the draft.
+
+    Args:
+        accept_length, agreement, wrong_every: the dial, at most one; by default the draft is always right.
+        steps: draft steps for which the accept length holds (topk 1).
+        near_tie: every n-th phase ends in a near-tie.
+        workers: processes; by default one a core.
+
+    Raises:
+        UsageFault: an unknown preset, a dial that cannot be had, or ``out`` holds something else.
+        ResultsUnwritable: too little space, or the folder cannot be written.
+    """
+    dial = choose_dial(accept_length, agreement, wrong_every, steps)
+    recipe = Recipe(preset, seed, dial, near_tie)
+    found = find_preset(preset)
+    dial.check(found.phases)
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / NAME).is_file())):
+        raise UsageFault(f"{out}: exists and is not a pair; give another folder")
+    plans = _plans(recipe)
+    total = sum(shard.nbytes for shards in plans.values() for shard in shards)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _check_disk(out.parent, total)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    except OSError as error:
+        raise ResultsUnwritable(f"{out}: cannot be written: {error.strerror}") from error
+    try:
+        digests = _write(recipe, plans, temporary, total, workers, progress)
+        truth = describe(recipe.rule(), near_tie, dict(sorted(digests.items())))
+        _write_text(temporary / NAME, dump(truth))
+        temporary.chmod(0o755)
+        _put_in_place(temporary, out)
+    except OSError as error:
+        raise ResultsUnwritable(f"{out}: cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return truth
+
+
+def ensure(preset: str, out: Path, *, seed: int = 0, accept_length: float | None = None, steps: int = 3) -> Truth:
+    """The pair in ``out`` when it is this one already, else made anew.
+
+    Raises:
+        UsageFault, ResultsUnwritable: as :func:`make`.
+    """
+    if (out / NAME).is_file():
+        try:
+            truth = load_truth(out)
+        except UsageFault:
+            truth = None
+        dial = choose_dial(accept_length, None, None, steps)
+        if (
+            truth is not None
+            and (truth.preset, truth.seed, truth.near_tie) == (preset, seed, None)
+            and Dial(**truth.dial.model_dump()) == dial
+            and all((out / name).is_file() for name in truth.files)
+        ):
+            return truth
+    return make(preset, out, seed=seed, accept_length=accept_length, steps=steps)
+
+
+def choose_dial(
+    accept_length: float | None, agreement: float | None, wrong_every: int | None, steps: int
+) -> Dial:
+    """The dial from its three spellings; by default the longest accept length.
+
+    Raises:
+        UsageFault: more than one given.
+    """
+    given = [
+        Dial(kind, float(value), steps)
+        for kind, value in (
+            ("accept_length", accept_length),
+            ("agreement", agreement),
+            ("wrong_every", wrong_every),
+        )
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise UsageFault("give one of accept length, agreement and wrong-every, not several")
+    return given[0] if given else Dial("accept_length", float(steps + 1), steps)
+
+
+def model_config(preset: Preset, *, draft: bool) -> dict[str, object]:
+    """``config.json`` of the target or of the draft."""
+    shared: dict[str, object] = {
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "hidden_size": preset.hidden,
+        "intermediate_size": preset.intermediate,
+        "num_attention_heads": preset.heads,
+        "num_key_value_heads": preset.kv_heads,
+        "head_dim": preset.head_dim,
+        "max_position_embeddings": preset.max_position,
+        "rms_norm_eps": EPSILON,
+        "rope_theta": preset.rope_theta,
+        "rope_scaling": None,
+        "vocab_size": preset.vocab,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 2,
+        "torch_dtype": preset.dtype,
+        "use_cache": True,
+        "initializer_range": 0.02,
+    }
+    if draft:
+        return shared | {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "num_hidden_layers": 1,
+            "draft_vocab_size": preset.generated,
+        }
+    return shared | {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": preset.layers}
+
+
+def tensors_of(rule: Rule, part: str) -> Iterator[Tensor]:
+    """The tensors of ``target`` or ``draft``."""
+    layout = build_layout(rule.preset)
+    return target_tensors(rule, layout) if part == "target" else draft_tensors(rule, layout)
+
+
+def _plans(recipe: Recipe) -> dict[str, list[Shard]]:
+    rule = recipe.rule()
+    plans = {}
+    for part in ("target", "draft"):
+        groups: list[list[int]] = []
+        sizes: list[int] = []
+        for number, tensor in enumerate(tensors_of(rule, part)):
+            if not groups or sizes[-1] + tensor.nbytes > SHARD_BYTES:
+                groups.append([])
+                sizes.append(0)
+            groups[-1].append(number)
+            sizes[-1] += tensor.nbytes
+        count = len(groups)
+        names = (
+            ["model.safetensors"]
+            if count == 1
+            else [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
+        )
+        plans[part] = [
+            Shard(f"{part}/{name}", tuple(group), size)
+            for name, group, size in zip(names, groups, sizes, strict=True)
+        ]
+    return plans
+
+
+def _check_disk(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed + SPARE_BYTES:
+        raise ResultsUnwritable(
+            f"{folder}: {free / 2**30:.1f} GiB free, the pair needs {(needed + SPARE_BYTES) / 2**30:.1f} GiB",
+            ["free some space, give another folder, or make a smaller preset"],
+        )
+
+
+def _write(
+    recipe: Recipe,
+    plans: Mapping[str, list[Shard]],
+    folder: Path,
+    total: int,
+    workers: int | None,
+    progress: Progress | None,
+) -> dict[str, str]:
+    preset = find_preset(recipe.preset)
+    digests: dict[str, str] = {}
+    for part, shards in plans.items():
+        (folder / part).mkdir()
+        files = {"config.json": json.dumps(model_config(preset, draft=part == "draft"), indent=1) + "\n"}
+        files |= tokenizer_files(preset)
+        if len(shards) > 1:
+            files[INDEX] = _index(recipe, part, shards)
+        for name, text in files.items():
+            digests[f"{part}/{name}"] = _write_text(folder / part / name, text)
+    shards = sorted((s for each in plans.values() for s in each), key=lambda s: -s.nbytes)
+    done = 0
+    processes = min(workers or os.cpu_count() or 1, len(shards))
+    if total <= IN_PROCESS_BYTES or processes == 1:
+        for shard in shards:
+            digests[shard.path] = write_shard(recipe, shard, folder)
+            done += shard.nbytes
+            if progress:
+                progress(done, total)
+        return digests
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(write_shard, recipe, shard, folder): shard for shard in shards}
+        try:
+            for future in as_completed(running):
+                digests[running[future].path] = future.result()
+                done += running[future].nbytes
+                if progress:
+                    progress(done, total)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return digests
+
+
+def write_shard(recipe: Recipe, shard: Shard, folder: Path) -> str:
+    """Write one weight file and return its SHA-256. Runs in a worker process."""
+    rule = recipe.rule()
+    wanted = set(shard.numbers)
+    part = shard.path.partition("/")[0]
+    tensors = [tensor for i, tensor in enumerate(tensors_of(rule, part)) if i in wanted]
+    digest = hashlib.sha256()
+    with (folder / shard.path).open("wb") as file:
+        for block in _file_blocks(tensors, rule.seed, part):
+            digest.update(block)
+            file.write(block)
+    return digest.hexdigest()
+
+
+def _file_blocks(tensors: list[Tensor], seed: int, part: str) -> Iterator[bytes]:
+    yield header_bytes(tensors)
+    for tensor in tensors:
+        yield from tensor.blocks(seed, part)
+
+
+def _index(recipe: Recipe, part: str, shards: list[Shard]) -> str:
+    place = {number: Path(shard.path).name for shard in shards for number in shard.numbers}
+    names = [tensor.name for tensor in tensors_of(recipe.rule(), part)]
+    total = sum(shard.nbytes for shard in shards)
+    body = {
+        "metadata": {"total_size": total},
+        "weight_map": {name: place[i] for i, name in enumerate(names)},
+    }
+    return json.dumps(body, indent=1) + "\n"
+
+
+def _write_text(path: Path, text: str) -> str:
+    data = text.encode()
+    path.write_bytes(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def _put_in_place(temporary: Path, out: Path) -> None:
+    """Rename the finished folder to ``out``; an older pair there is moved aside first, then removed."""
+    if not out.exists():
+        temporary.rename(out)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
+    out.rename(old / out.name)
+    temporary.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
