@@ -146,9 +146,7 @@ def _build(recipe: Recipe, environment: Path, say: Say) -> None:
     installer.install(environment, lock, say)
     say(f"checking what is installed ({time.monotonic() - began:.0f} s so far)")
     found = _matching(recipe, contents(site_packages(environment)))
-    code = "; ".join(["import launch_server", *(f"import {module}" for module in recipe.modules)])
-    path = {"PYTHONPATH": str(KERNELS), "PYTHONDONTWRITEBYTECODE": "1"}
-    installer.inside(environment, code, {**CPU_ENVIRONMENT, **path})
+    _imports(recipe, environment)
     disk_bytes = _disk_bytes(environment)
     wall_s = time.monotonic() - began
     marker = {
@@ -183,6 +181,13 @@ def _matching(recipe: Recipe, found: Contents) -> Contents:
     if faults:
         raise HostFault(f"the environment '{recipe.name}' is not what its lock says", faults)
     return found
+
+
+def _imports(recipe: Recipe, environment: Path) -> None:
+    """What the engine needs can be imported there, with the environment variables that it will have."""
+    code = "; ".join(["import launch_server", *(f"import {module}" for module in recipe.modules)])
+    path = {"PYTHONPATH": str(KERNELS), "PYTHONDONTWRITEBYTECODE": "1"}
+    installer.inside(environment, code, {**CPU_ENVIRONMENT, **path})
 
 
 def _unaltered(recipe: Recipe, environment: Path) -> None:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from tokgate.environments.lock import Lock
 
 PACKAGE = Path(__file__).resolve().parent
+LOCKS = PACKAGE / "locks"
 KERNELS = PACKAGE / "cpu_kernels"
 LAUNCHER = "launch_server.py"
 
@@ -33,7 +34,8 @@ class Recipe:
     Attributes:
         name: as in ``tokgate env make NAME`` and ``--engine NAME``.
         version: of SGLang.
-        stand_in: whether the CPU kernels are the stand-in; they are what speculation needs.
+        lock_file: its lock.
+        stand_in: whether it gets the stand-in kernels; speculation needs them.
         modules: imported to verify the environment.
         disk_bytes: space it takes, measured, rounded up.
         summary: one line for `tokgate env list`.
@@ -41,20 +43,16 @@ class Recipe:
 
     name: str
     version: str
+    lock_file: Path
     stand_in: bool
     modules: tuple[str, ...]
     disk_bytes: int
     summary: str
 
     @property
-    def lock_text(self) -> str:
-        """Text of the lock file."""
-        return (PACKAGE / "locks" / f"cpu-{self.version}.txt").read_text(encoding="utf-8")
-
-    @property
     def lock(self) -> Lock:
         """The lock, parsed."""
-        return Lock.parse(self.lock_text)
+        return Lock.parse(self.lock_file.read_text(encoding="utf-8"))
 
     def sources(self) -> tuple[Path, ...]:
         """Files of tokgate's own that the engine runs, relative to :data:`KERNELS`."""
@@ -83,6 +81,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe(
                 name="cpu",
                 version="0.5.23",
+                lock_file=LOCKS / "cpu-0.5.23.txt",
                 stand_in=True,
                 modules=(
                     "sgl_kernel",
@@ -95,6 +94,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe(
                 name="cpu-0.5.15.post1",
                 version="0.5.15.post1",
+                lock_file=LOCKS / "cpu-0.5.15.post1.txt",
                 stand_in=False,
                 modules=("sglang.srt.entrypoints.http_server", "sglang.srt.models.llama"),
                 disk_bytes=2_900_000_000,
