@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from tokgate.config.document import Document, Section
+from tokgate.config.engine import EngineKind
 
 
 class Limit(Section):
@@ -34,7 +35,7 @@ class Deadlines(Section):
     """No-progress deadlines. A phase's deadline is max(floor, factor x its usual time)."""
 
     usual_time_factor: float = Field(default=4, gt=1)
-    floors: dict[Literal["gpu", "cpu", "emulated"], PhaseFloors] = {}
+    floors: dict[EngineKind, PhaseFloors] = {}
     request_first_token_s: float = Field(default=60, gt=0)
     request_gap_s: float = Field(default=30, gt=0)
     request_total_s: float = Field(default=600, gt=0)
@@ -59,13 +60,17 @@ class Statistics(Section):
 
 
 class VoidBounds(Section):
-    """Beyond these a run is void, by cause. Shares are of wall time or of reads."""
+    """Beyond these a run is void, by cause. Shares are of wall time or of reads.
+
+    ``advisory_on`` names causes that are kept with the run but do not void it, by kind of engine.
+    """
 
     client_lag_share_of_step: float = Field(default=0.10, gt=0)
     merged_read_share: float = Field(default=0.01, ge=0)
     scheduler_run_delay_share: float = Field(default=0.02, ge=0)
     steal_share: float = Field(default=0.02, ge=0)
     max_void_runs: int = Field(default=3, ge=0)
+    advisory_on: dict[EngineKind, list[str]] = {}
 
 
 class GateFile(Section):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
-from tokgate.errors import TokgateError
+from tokgate.errors import EngineFault, TokgateError
 from tokgate.gate.measurement import Cancelled, Measured, Measurer
 from tokgate.load.sample import Sample
 from tokgate.server.pool import Pool
@@ -45,7 +45,7 @@ class Visit:
         self._measurer = measurer
         self._lock = threading.RLock()
         self._startup: Sample | None = None
-        self._measured: dict[str, Measured] = {}
+        self._measured: dict[str, Measured | TokgateError] = {}
 
     def server(self) -> Server:
         """The running server; started when it is not up.
@@ -76,7 +76,8 @@ class Visit:
         """The runs of a workload; measured at the first call.
 
         Raises:
-            TokgateError: the start failed, or the server hung or died in this or an earlier workload.
+            EngineFault: the start failed, or the server hung or died in this or an earlier workload.
+            TokgateError: this workload could not be measured (void runs, disk full).
         """
         with self._lock:
             done = self._measured.get(workload.name)
@@ -84,19 +85,26 @@ class Visit:
                 server = self.server()
                 try:
                     done = self._measurer.workload(server, self.profile, workload)
-                except TokgateError as error:
+                except EngineFault as error:
                     self._pool.fail(self.profile, error)
                     raise
+                except TokgateError as error:
+                    # The server is well: other workloads may fare better.
+                    done = error
                 self._measured[workload.name] = done
+            if isinstance(done, TokgateError):
+                raise done
             return done
 
     def measure_planned(self) -> None:
         """Measure all that is planned. A failure is kept for whoever asks for the figures."""
-        try:
-            for workload in self._planned:
+        for workload in self._planned:
+            try:
                 self.measured(workload)
-        except (TokgateError, Cancelled):
-            return
+            except TokgateError:
+                continue
+            except Cancelled:
+                return
 
 
 class Campaign:

@@ -120,8 +120,8 @@ class Measurer:
             void.append(sample)
             if len(void) > gate.void.max_void_runs:
                 raise HostFault(
-                    f"{workload.name}[{profile.name}]: {len(void)} of {len(void) + len(good)} runs are void",
-                    [reason.message for s in void for reason in s.void][:12],
+                    f"{len(void)} of {len(void) + len(good)} runs are void: {void[0].void[0].message}",
+                    [f"run {s.identity.run}: {reason.message}" for s in void for reason in s.void][:12],
                 )
         return Measured(tuple(good), tuple(void), tuple(files))
 
@@ -165,7 +165,13 @@ class Measurer:
             raise LoadFault(
                 f"no request of {workload.name}[{profile.name}] succeeded: {first.outcome}: {first.detail}"
             )
-        return replace(sample, void=(*sample.void, *void_reasons(sample, self._setup.gate.void)))
+        reasons = (*sample.void, *void_reasons(sample, self._setup.gate.void))
+        advisory = self._setup.gate.void.advisory_on.get(self._setup.engine.kind, [])
+        return replace(
+            sample,
+            void=tuple(reason for reason in reasons if reason.cause not in advisory),
+            advisory=tuple(reason for reason in reasons if reason.cause in advisory),
+        )
 
     def _deadlines(self) -> Deadlines:
         given = self._setup.gate.deadlines

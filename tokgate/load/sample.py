@@ -132,6 +132,7 @@ class Sample:
             ``e2e_s_p50``, ``accept_length``, ``cycle_ms``; absent where they have no meaning.
         contention: counters of the host over the run: ``scheduler_run_delay_s``, ``steal_s``, ...
         void: reasons why the run does not count; empty when it does.
+        advisory: what would void the run on an engine where time is not emulated; kept, never hidden.
     """
 
     identity: Identity
@@ -141,6 +142,7 @@ class Sample:
     duration_s: float
     contention: Mapping[str, float] = field(default_factory=dict)
     void: tuple[Void, ...] = ()
+    advisory: tuple[Void, ...] = ()
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:
@@ -165,6 +167,7 @@ class Sample:
                 duration_s=float(data["duration_s"]),
                 contention=dict(data.get("contention", {})),
                 void=tuple(Void(**_known(Void, item)) for item in data.get("void", ())),
+                advisory=tuple(Void(**_known(Void, item)) for item in data.get("advisory", ())),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SampleFault(f"not a sample: {type(error).__name__}: {error}") from error

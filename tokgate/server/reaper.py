@@ -7,6 +7,8 @@ ended and removes the files and locks that go with them. It starts on the first 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import select
 import signal
@@ -43,12 +45,25 @@ def _tell(line: str) -> None:
     with _lock:
         if _process is None or _process.poll() is not None or _owner_changed():
             _process = _start()
+            atexit.register(close)
         assert _process.stdin is not None
         try:
             _process.stdin.write(line.encode() + b"\n")
             _process.stdin.flush()
         except BrokenPipeError:
             _process = None
+
+
+def close() -> None:
+    """End the reaper of this process, which has nothing left to watch. Called at exit."""
+    global _process
+    with _lock:
+        ours, _process = None if _owner_changed() else _process, None
+    if ours is not None and ours.stdin is not None:
+        with contextlib.suppress(OSError):
+            ours.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            ours.wait(10)
 
 
 def _owner_changed() -> bool:
