@@ -6,21 +6,25 @@ against expected, change with interval, limit; the body says compared with what,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from tokgate import baselines
-from tokgate.analysis.breakeven import break_even
+from tokgate.analysis.breakeven import BreakEven, break_even
 from tokgate.analysis.interval import ratio_interval
 from tokgate.analysis.stored import judge_stored
+from tokgate.baselines import Baseline
 from tokgate.config.gate import GateFile, Limit
 from tokgate.config.workloads import Workload
+from tokgate.gate.comparable import obstacles, remarks
 from tokgate.gate.measurement import Measured
+from tokgate.gate.words import count, figure, figures
 from tokgate.load.sample import Identity, Sample
 from tokgate.verdict import Kind, Verdict
 
-SHOWN_FILES = 3
+SPEED = "decode_tok_s"
+"""What speculation changes: tokens a second after the first one."""
 
 
 class Judge:
@@ -36,89 +40,8 @@ class Judge:
     def __init__(self, gate: GateFile, stored: Path, run: str, verdicts: int) -> None:
         self._gate = gate
         self._stored = stored
-        self._run = run
+        self._accept = f'tokgate accept {run} --reason "..."'
         self._alpha = gate.statistics.alpha / max(1, verdicts)
-
-    def against_baseline(self, measured: Measured, metric: str) -> Verdict:
-        """One gated metric of a case against its stored baseline."""
-        identity = measured.samples[0].identity
-        limit = self._gate.metrics[metric]
-        subject = f"{identity.workload}[{identity.profile}]"
-        runs = measured.series(metric)
-        files = tuple(str(path) for path in measured.files[:SHOWN_FILES])
-        evidence = _evidence(identity, metric, limit, runs)
-        if not runs:
-            return Verdict(
-                Kind.INCONCLUSIVE,
-                subject,
-                f"{metric}: absent from every run; the server did not report what it is made of",
-                files=files,
-                evidence=evidence,
-            )
-        now = f"{metric}: {_figure(fmean(runs))} {limit.unit}"
-        accept = f'tokgate accept {self._run} --reason "..."'
-        baseline = baselines.read(self._stored, identity.host_class, identity.profile, identity.workload)
-        if baseline is None or not baseline.series(metric):
-            where = baselines.path_of(self._stored, identity.host_class, identity.profile, identity.workload)
-            missing = "no stored baseline" if baseline is None else "the stored baseline lacks this metric"
-            return Verdict(
-                Kind.MISSING,
-                subject,
-                f"{now}, {missing}",
-                body=(f"looked for {where}", f"runs: {_figures(runs)}"),
-                next_command=accept,
-                files=files,
-                evidence=evidence,
-            )
-        reasons = baselines.differences(baseline, identity)
-        if reasons:
-            return Verdict(
-                Kind.INCOMPARABLE,
-                subject,
-                f"{now}, the stored baseline measured something else: {reasons[0]}",
-                body=(*reasons[1:], f"baseline {baseline.path}"),
-                next_command=accept,
-                files=files,
-                evidence=evidence,
-            )
-        sessions = baseline.series(metric)
-        expected = fmean(fmean(session) for session in sessions)
-        decision = judge_stored(
-            sessions,
-            runs,
-            better=limit.better,
-            limit=limit.limit_percent / 100,
-            alpha=self._alpha,
-            beta=self._gate.statistics.beta,
-            days=[session.at[:10] for session in baseline.sessions if session.samples.get(metric)],
-        )
-        sign = "-" if limit.better == "higher" else "+"
-        headline = (
-            f"{metric}: {_figure(fmean(runs))} vs {_figure(expected)} {limit.unit}, {decision.change_text()}, "
-            f"limit {sign}{limit.limit_percent:g} %"
-        )
-        least = decision.smallest_detectable
-        body = [
-            f"compared with {_count(len(sessions), 'session')} in {baseline.path} ({baseline.reason})",
-            f"{_count(len(runs), 'run')} on one launch: {_figures(runs)}",
-            f"smallest change detectable now: {f'{100 * least:.1f} %' if least is not None else 'unknown'}",
-            *decision.notes,
-        ]
-        kind = Kind(decision.kind)
-        return Verdict(
-            kind,
-            subject,
-            headline,
-            body=tuple(body),
-            next_command=accept if kind is Kind.IMPROVED else None,
-            files=files,
-            evidence={
-                **evidence,
-                "reference": expected,
-                "change_percent": 100 * (decision.ratio - 1),
-                "smallest_detectable_percent": None if least is None else 100 * least,
-            },
-        )
 
     def startup(self, sample: Sample) -> Verdict:
         """A server that became ready: it generated as many tokens as were asked."""
@@ -130,8 +53,8 @@ class Judge:
         return Verdict(
             Kind.PASS,
             f"startup[{sample.identity.profile}]",
-            f"ready and generating after {_figure(total)} s "
-            f"({', '.join(f'{name} {_figure(phases[name])} s' for name in slowest)})",
+            f"ready and generating after {figure(total)} s "
+            f"({', '.join(f'{name} {figure(phases[name])} s' for name in slowest)})",
             evidence={
                 "workload": "startup",
                 "profile": sample.identity.profile,
@@ -142,91 +65,179 @@ class Judge:
             },
         )
 
+    def against_baseline(self, measured: Measured, metric: str) -> Verdict:
+        """One gated metric of a case against its stored baseline."""
+        identity = measured.samples[0].identity
+        limit = self._gate.metrics[metric]
+        runs = measured.series(metric)
+        case = _Case(measured, metric, limit.unit, runs)
+        if not runs:
+            return case.verdict(
+                Kind.INCONCLUSIVE,
+                f"{metric}: absent from every run; the server did not report what it is made of",
+            )
+        now = f"{metric}: {figure(fmean(runs))} {limit.unit}"
+        baseline = baselines.read(self._stored, identity.host_class, identity.profile, identity.workload)
+        if baseline is None or not baseline.series(metric):
+            where = baselines.path_of(
+                self._stored, identity.host_class, identity.profile, identity.workload
+            )
+            missing = "no stored baseline" if baseline is None else "the stored baseline lacks this metric"
+            body = (f"looked for {where}", f"runs: {figures(runs)}")
+            return case.verdict(Kind.MISSING, f"{now}, {missing}", body, next_command=self._accept)
+        reasons = baselines.differences(baseline, identity)
+        if reasons:
+            return case.verdict(
+                Kind.INCOMPARABLE,
+                f"{now}, the stored baseline measured something else: {reasons[0]}",
+                (*reasons[1:], f"baseline {baseline.path}"),
+                next_command=self._accept,
+            )
+        return self._against(case, baseline, limit)
+
+    def _against(self, case: _Case, baseline: Baseline, limit: Limit) -> Verdict:
+        metric, runs = case.metric, case.runs
+        sessions = baseline.series(metric)
+        expected = fmean(fmean(session) for session in sessions)
+        decision = judge_stored(
+            sessions,
+            runs,
+            better=limit.better,
+            limit=limit.limit_percent / 100,
+            alpha=self._alpha,
+            beta=self._gate.statistics.beta,
+            days=[session.at[:10] for session in baseline.sessions if session.samples.get(metric)],
+        )
+        kind = Kind(decision.kind)
+        sign = "-" if limit.better == "higher" else "+"
+        least = decision.smallest_detectable
+        return case.verdict(
+            kind,
+            f"{metric}: {figure(fmean(runs))} vs {figure(expected)} {limit.unit}, "
+            f"{decision.change_text()}, limit {sign}{limit.limit_percent:g} %",
+            (
+                f"compared with {count(len(sessions), 'session')} in {baseline.path} ({baseline.reason})",
+                f"{count(len(runs), 'run')} on one launch: {figures(runs)}",
+                f"smallest change detectable now: {f'{100 * least:.1f} %' if least is not None else 'unknown'}",
+                *decision.notes,
+            ),
+            next_command=self._accept if kind is Kind.IMPROVED else None,
+            reference=expected,
+            change_percent=100 * decision.change,
+            smallest_detectable_percent=None if least is None else 100 * least,
+        )
+
     def net_gain(self, workload: Workload, measured: Measured, reference: Measured) -> Verdict:
         """A speculative profile against its reference without speculation, on the servers measured."""
-        identity, other = measured.samples[0].identity, reference.samples[0].identity
-        subject = f"{identity.workload}[{identity.profile}]"
-        metric, limit = "output_tok_s", self._gate.metrics["output_tok_s"]
-        runs, against = measured.series(metric), reference.series(metric)
-        files = tuple(str(path) for path in (*measured.files[:1], *reference.files[:1]))
-        evidence = _evidence(identity, metric, limit, runs)
-        unequal = unequal_resolved(measured.samples[0], reference.samples[0])
-        if unequal:
-            return Verdict(
+        one, other = measured.samples[0].identity, reference.samples[0].identity
+        runs, against = measured.series(SPEED), reference.series(SPEED)
+        case = _Case(measured, SPEED, "tok/s", runs)
+        stops = obstacles(one.resolved, other.resolved)
+        if stops:
+            return case.verdict(
                 Kind.INCOMPARABLE,
-                subject,
-                f"{metric}: '{identity.profile}' and '{other.profile}' resolved differently: {unequal[0]}",
-                body=tuple(unequal[1:]),
-                files=files,
-                evidence=evidence,
+                f"'{one.profile}' and '{other.profile}' resolved differently: {stops[0]}",
+                (*stops[1:], "set it on both profiles in profiles.yaml"),
             )
         ratio = ratio_interval(runs, against)
-        baseline_tok_s = fmean(against)
-        launches = len({s.identity.launch for s in measured.samples})
-        headline = (
-            f"{_figure(fmean(runs))} vs {_figure(baseline_tok_s)} {limit.unit} without speculation, "
-            f"{ratio.value:.2f}x (95 % CI {ratio.low:.2f}..{ratio.high:.2f}, {_count(len(runs), 'run')}, "
-            f"{_count(launches, 'launch', 'launches')})"
-        )
+        launches = len({sample.identity.launch for sample in measured.samples})
         body = [
-            f"compared with {other.workload}[{other.profile}] on the same host in the same run; "
-            "launch effect not covered",
+            f"compared with {other.workload}[{other.profile}], {count(len(against), 'run')} on this host "
+            f"in this run: {figures(against)}; launch effect not covered",
+            f"runs: {figures(runs)}",
         ]
+        figures_of_cycle: dict[str, object] = {}
         accept_length = measured.series("accept_length")
-        evidence |= {
-            "reference": baseline_tok_s,
-            "ratio": ratio.value,
-            "change_percent": 100 * (ratio.value - 1),
-        }
-        if accept_length:
-            # A verify pass advances every stream of the batch: break-even is per stream.
+        cycle_ms = measured.series("cycle_ms")
+        if accept_length and cycle_ms:
+            # A verify pass advances every stream of the batch, so break-even is reckoned per stream.
             state = break_even(
-                baseline_tok_s=baseline_tok_s / workload.concurrency,
+                baseline_tok_s=ratio.denominator_mean / workload.concurrency,
+                cycle_ms=fmean(cycle_ms),
                 accept_length=fmean(accept_length),
-                measured_tok_s=fmean(runs) / workload.concurrency,
             )
-            body += state.lines()
-            evidence |= {
-                "accept_length": fmean(accept_length),
+            body += _cycle_lines(state)
+            figures_of_cycle = {
+                "accept_length": state.accept_length,
                 "cycle_ms": state.cycle_ms,
                 "break_even_accept_length": state.break_even_accept_length,
             }
         else:
             body.append("accept length: not reported by the server, so no break-even can be given")
-        kind = Kind.INCONCLUSIVE
-        if ratio.high < 1:
-            kind = Kind.NET_LOSS
-        elif ratio.low > 1:
-            kind = Kind.PASS
-        return Verdict(kind, subject, headline, body=tuple(body), files=files, evidence=evidence)
+        body += [f"also differs: {remark}" for remark in remarks(one.resolved, other.resolved)]
+        kind = Kind.NET_LOSS if ratio.below_one else Kind.PASS if ratio.above_one else Kind.INCONCLUSIVE
+        return case.verdict(
+            kind,
+            f"{figure(ratio.numerator_mean)} vs {figure(ratio.denominator_mean)} tok/s without speculation, "
+            f"{ratio.value:.2f}x (95 % CI {ratio.low:.2f}..{ratio.high:.2f}, {count(len(runs), 'run')}, "
+            f"{count(launches, 'launch', 'launches')})",
+            tuple(body),
+            reference=ratio.denominator_mean,
+            ratio=ratio.value,
+            change_percent=100 * (ratio.value - 1),
+            **figures_of_cycle,
+        )
 
 
-def unequal_resolved(one: Sample, other: Sample) -> list[str]:
-    """Server arguments outside speculation that two profiles resolved to different values."""
-    a, b = one.identity.resolved, other.identity.resolved
-    keys = sorted((set(a) | set(b)) - {k for k in (*a, *b) if k.startswith("speculative")})
-    return [f"{key} {a.get(key)} against {b.get(key)}" for key in keys if a.get(key) != b.get(key)]
+class _Case:
+    """A case under judgement: what its verdicts have in common."""
+
+    SHOWN_FILES = 3
+
+    def __init__(self, measured: Measured, metric: str, unit: str, runs: Sequence[float]) -> None:
+        self.metric = metric
+        self.runs = runs
+        self._identity: Identity = measured.samples[0].identity
+        self._files = tuple(str(path) for path in measured.files[: self.SHOWN_FILES])
+        self._notes = _contention(measured)
+        self._evidence: Mapping[str, object] = {
+            "workload": self._identity.workload,
+            "profile": self._identity.profile,
+            "metric": metric,
+            "unit": unit,
+            "runs": list(runs),
+            "now": fmean(runs) if runs else None,
+        }
+
+    def verdict(
+        self,
+        kind: Kind,
+        headline: str,
+        body: Sequence[str] = (),
+        *,
+        next_command: str | None = None,
+        **evidence: object,
+    ) -> Verdict:
+        """A verdict on this case; ``evidence`` is added to the figures that all of them carry."""
+        return Verdict(
+            kind,
+            f"{self._identity.workload}[{self._identity.profile}]",
+            headline,
+            body=(*body, *self._notes),
+            next_command=next_command,
+            files=self._files,
+            evidence={**self._evidence, **evidence},
+        )
 
 
-def _evidence(identity: Identity, metric: str, limit: Limit, runs: Sequence[float]) -> dict[str, object]:
-    return {
-        "workload": identity.workload,
-        "profile": identity.profile,
-        "metric": metric,
-        "unit": limit.unit,
-        "runs": list(runs),
-        "now": fmean(runs) if runs else None,
-    }
+def _cycle_lines(state: BreakEven) -> list[str]:
+    """Where break-even lies, and what would reach it."""
+    baseline = figure(state.baseline_tok_s)
+    return [
+        f"break-even accept length {state.break_even_accept_length:.2f} = cycle {state.cycle_ms:.1f} ms x "
+        f"{baseline} tok/s; measured {state.accept_length:.2f}",
+        f"or at accept length {state.accept_length:.2f} a cycle of {state.break_even_cycle_ms:.1f} ms",
+    ]
 
 
-def _figure(value: float) -> str:
-    """Four significant digits, never an exponent."""
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _figures(values: Sequence[float]) -> str:
-    return ", ".join(_figure(value) for value in values)
-
-
-def _count(number: int, word: str, plural: str | None = None) -> str:
-    return f"{number} {word if number == 1 else plural or word + 's'}"
+def _contention(measured: Measured) -> list[str]:
+    """What a reader must know of the host during these runs."""
+    notes = []
+    if measured.void:
+        reasons = sorted({void.cause for sample in measured.void for void in sample.void})
+        notes.append(f"{count(len(measured.void), 'void run')} repeated: {', '.join(reasons)}")
+    advised = [sample for sample in measured.samples if sample.advisory]
+    if advised:
+        worst = advised[0].advisory[0].message
+        notes.append(f"{len(advised)} of {len(measured.samples)} runs under contention, for instance: {worst}")
+    return notes

@@ -32,6 +32,7 @@ class Request:
         model: ``--model NAME|DIR``, else ``None``.
         runs: measured runs a workload, else as in ``gate.yaml``.
         faults: fault specs for the emulated engine.
+        engine_flags: flags passed to the engine as they are, after those of the profile.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class Request:
     model: str | None = None
     runs: int | None = None
     faults: tuple[str, ...] = ()
+    engine_flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,7 @@ class Starter:
             argv += ["--scenario", engine.scenario or "founding", "--emulated-version", engine.version]
             for fault in setup.request.faults:
                 argv += ["--fault", fault]
+        argv += setup.request.engine_flags
         number = sum(1 for _ in (self._results.folder / "logs").glob(f"{profile.name}-*.log"))
         return start(
             LaunchSpec(

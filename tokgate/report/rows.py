@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from tokgate.verdict import Kind, Verdict
 
+ALWAYS_SHOWN = ("output_tok_s", "decode_tok_s", "startup_s")
+"""Metrics whose green verdicts have a row too; other green verdicts are only counted."""
+
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 
 
@@ -23,8 +26,9 @@ class Row:
 
 
 def rows(verdicts: Iterable[Verdict]) -> list[Row]:
-    """Rows, worst verdicts first, in the order in which they were reached among equals."""
-    return [_row(verdict) for verdict in sorted(verdicts, key=lambda v: _ORDER[v.kind])]
+    """Rows of all that is not green and of the main metrics; worst first, else in the order of the run."""
+    shown = [v for v in verdicts if v.outcome != "green" or v.evidence.get("metric") in ALWAYS_SHOWN]
+    return [_row(verdict) for verdict in sorted(shown, key=lambda v: _ORDER[v.kind])]
 
 
 def counts(verdicts: Iterable[Verdict]) -> str:
