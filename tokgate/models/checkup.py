@@ -44,7 +44,11 @@ class Report:
     def lines(self) -> list[str]:
         """For the terminal; the verdict last."""
         verdict = f"{len(self.faults)} faults" if self.faults else "the pair is as truth.json says"
-        return [*(f"ok     {line}" for line in self.checks), *(f"FAULT  {line}" for line in self.faults), verdict]
+        return [
+            *(f"ok     {line}" for line in self.checks),
+            *(f"FAULT  {line}" for line in self.faults),
+            verdict,
+        ]
 
     def note(self, good: bool, text: str) -> None:
         (self.checks if good else self.faults).append(text)
@@ -62,7 +66,9 @@ def verify(folder: Path, *, hashes: bool = True) -> Report:
     report = Report()
     missing = [name for name in truth.files if not (folder / name).is_file()]
     if missing:
-        raise ModelMissing(f"{folder / missing[0]}: is missing", [f"{len(missing)} of the pair's files are missing"])
+        raise ModelMissing(
+            f"{folder / missing[0]}: is missing", [f"{len(missing)} of the pair's files are missing"]
+        )
     guard.check(folder / "target", folder / "draft", "EAGLE3")
     report.note(True, "configs and tensor names: target and draft belong together")
     if hashes:
@@ -117,7 +123,11 @@ def _forward(folder: Path, truth: Truth, report: Report) -> None:
 
 
 def _judge_target(
-    rule: Rule, ids: Sequence[int], logits: np.ndarray[tuple[int, int], np.dtype[np.float32]], what: str, report: Report
+    rule: Rule,
+    ids: Sequence[int],
+    logits: np.ndarray[tuple[int, int], np.dtype[np.float32]],
+    what: str,
+    report: Report,
 ) -> None:
     best = logits.argmax(axis=1)
     top = np.partition(logits, -2, axis=1)[:, -2:]

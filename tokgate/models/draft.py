@@ -1,4 +1,4 @@
-"""Tensors of the synthetic EAGLE-3 draft: one layer that follows the target's rule, except where the dial says.
+"""Tensors of the synthetic EAGLE-3 draft: one layer that follows the target's rule, the dial's errors aside.
 
 It works from token embeddings in its own KV cache; from the target's hidden states it takes proof that they
 are the right ones. Each captured layer has a flag dimension that is written just before it and one written
@@ -60,9 +60,7 @@ def draft_tensors(rule: Rule, layout: Layout) -> Iterator[Tensor]:
     )
     for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
         yield Tensor(f"midlayer.{name}.weight", (hidden,), dtype, whole=ones)
-    heads = build_heads(
-        preset, _heads(layout, ballast), layout.constant, 1 / rms(energy(layout, 0), hidden)
-    )
+    heads = build_heads(preset, _heads(layout, ballast), layout.constant, 1 / rms(energy(layout, 0), hidden))
     yield from attention_tensors(preset, "midlayer.self_attn.", heads, 2 * hidden)
     yield from mlp_tensors(preset, "midlayer.mlp.")
     yield Tensor("norm.weight", (hidden,), dtype, whole=ones)
@@ -72,9 +70,7 @@ def draft_tensors(rule: Rule, layout: Layout) -> Iterator[Tensor]:
         block[:, signal_columns(layout)] = rows[first : first + len(block)]
         block[:, layout.constant] = traps[first : first + len(block)]
 
-    yield Tensor(
-        "lm_head.weight", (len(rows), hidden), dtype, bound=head_noise(preset), overlay=overlay
-    )
+    yield Tensor("lm_head.weight", (len(rows), hidden), dtype, bound=head_noise(preset), overlay=overlay)
     known = np.zeros(preset.vocab, np.bool_)
     known[rule.generated] = True
     yield Tensor("d2t", (len(rows),), "I64", whole=rule.generated - np.arange(len(rows)))
@@ -132,9 +128,7 @@ def _heads(layout: Layout, ballast: F32) -> list[Head]:
     signal = signal_columns(layout)
     own = rms(float((ballast.astype(np.float64) ** 2).sum()) + len(signal), hidden)
     # Each step replaces the last one's phase and digits: takes off what the hidden state holds, adds the new.
-    phase = [
-        Slot(((int(c), token), (hidden + int(c), -own)), int(c)) for c in layout.phase
-    ]
+    phase = [Slot(((int(c), token), (hidden + int(c), -own)), int(c)) for c in layout.phase]
     erase = [Slot(((hidden + int(c), -own),), int(c)) for columns in layout.context for c in columns]
     heads = [Head(0, 0.0, phase), Head(0, 0.0, erase)]
     for k, part in enumerate(layout.parts):

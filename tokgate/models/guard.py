@@ -1,8 +1,8 @@
 """Before a launch: do target, draft and algorithm mean anything together?
 
-SGLang starts, and answers, with an EAGLE-3 draft run as EAGLE (accept length 1.00), drops tensors whose names it
-does not know, and leaves missing ones at random values. Here each is a fault with its mend. Only configs and
-safetensors headers are read.
+SGLang starts, and answers, with an EAGLE-3 draft run as EAGLE (accept length 1.00), drops tensors whose names
+it does not know, and leaves missing ones at random values. Here each is a fault with its mend. Only configs
+and safetensors headers are read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check(target: Path, draft: Path | None, algorithm: str | None) -> None:
     """Refuse a pair that cannot mean what it asks.
 
     Args:
-        target, draft: local model folders; ``None`` for no draft. Hub names are not checked: pass local paths only.
+        target, draft: local model folders; ``None`` for no draft. Pass no hub names.
         algorithm: as given to ``--speculative-algorithm``; ``None`` for no speculation.
 
     Raises:
@@ -59,7 +59,9 @@ def check(target: Path, draft: Path | None, algorithm: str | None) -> None:
         faults += _pair_faults(target_config, draft, algorithm.upper())
     if faults:
         count = f"{len(faults)} faults" if len(faults) > 1 else "1 fault"
-        raise Misconfigured(f"{target} with {draft or 'no draft'} as {algorithm or 'baseline'}: {count}", faults)
+        raise Misconfigured(
+            f"{target} with {draft or 'no draft'} as {algorithm or 'baseline'}: {count}", faults
+        )
 
 
 def is_eagle3(config: Mapping[str, Any]) -> bool:
@@ -74,13 +76,13 @@ def _pair_faults(target: Mapping[str, Any], draft_folder: Path, algorithm: str) 
     names = ", ".join(map(str, draft.get("architectures") or ("none",)))
     if algorithm == "EAGLE" and is_eagle3(draft):
         faults.append(
-            f"--speculative-algorithm EAGLE with an EAGLE-3 draft ({names}): the draft would get one hidden state "
-            "instead of three and accept length would be 1.00; use EAGLE3"
+            f"--speculative-algorithm EAGLE with an EAGLE-3 draft ({names}): the draft would get one hidden "
+            "state instead of three and accept length would be 1.00; use EAGLE3"
         )
     if algorithm == "EAGLE3" and not is_eagle3(draft):
         faults.append(
-            f"--speculative-algorithm EAGLE3 with a draft that is not an EAGLE-3 one ({names}): use EAGLE, or give "
-            "an EAGLE-3 draft"
+            f"--speculative-algorithm EAGLE3 with a draft that is not an EAGLE-3 one ({names}): use EAGLE, "
+            "or give an EAGLE-3 draft"
         )
     faults += _size_faults(target, draft)
     if draft.get("architectures") == [_KNOWN_DRAFT]:
@@ -94,19 +96,19 @@ def _size_faults(target: Mapping[str, Any], draft: Mapping[str, Any]) -> list[st
     hidden = draft.get("target_hidden_size", draft.get("hidden_size"))
     if hidden != outer.get("hidden_size"):
         faults.append(
-            f"hidden size: draft expects {hidden}, target has {outer.get('hidden_size')}; give the draft made for this "
-            "target"
+            f"hidden size: draft expects {hidden}, target has {outer.get('hidden_size')}; "
+            "give the draft made for this target"
         )
     if draft.get("vocab_size") != outer.get("vocab_size"):
         faults.append(
-            f"vocabulary: draft {draft.get('vocab_size')}, target {outer.get('vocab_size')}; give the draft made for "
-            "this target"
+            f"vocabulary: draft {draft.get('vocab_size')}, target {outer.get('vocab_size')}; "
+            "give the draft made for this target"
         )
     theirs, ours = draft.get("max_position_embeddings"), outer.get("max_position_embeddings")
     if isinstance(theirs, int) and isinstance(ours, int) and theirs < ours:
         faults.append(
-            f"max position: draft {theirs}, target {ours}; beyond {theirs} tokens the draft is outside what it knows: "
-            f"set context_length to {theirs} or less, or raise max_position_embeddings in the draft's config.json"
+            f"max position: draft {theirs}, target {ours}; beyond {theirs} tokens the draft is past what it "
+            f"knows: set context_length to {theirs} or less, or give a draft for longer contexts"
         )
     return faults
 
@@ -126,23 +128,27 @@ def _tensor_faults(
     names = {_canonical(name): name for name in found}
     missing = [name for name in wanted if name not in names and name not in optional]
     unknown = [
-        given for name, given in names.items() if name not in wanted and name not in _MAPS and not _ignored(name)
+        given
+        for name, given in names.items()
+        if name not in wanted and name not in _MAPS and not _ignored(name)
     ]
     faults = []
     if missing:
         faults.append(
-            f"{what}: {len(missing)} tensors missing, first '{missing[0]}'; SGLang would run with random values: "
-            "get the whole checkpoint"
+            f"{what}: {len(missing)} tensors missing, first '{missing[0]}'; SGLang would run with random "
+            "values: get the whole checkpoint"
         )
     if unknown:
         faults.append(
-            f"{what}: {len(unknown)} tensors of unknown name, first '{unknown[0]}'; SGLang would drop them silently: "
-            "rename them or give another checkpoint"
+            f"{what}: {len(unknown)} tensors of unknown name, first '{unknown[0]}'; SGLang would drop them "
+            "silently: rename them or give another checkpoint"
         )
     for name, shape in wanted.items():
         entry = found.get(names.get(name, ""))
         if entry is not None and entry.shape != shape:
-            faults.append(f"{what}: '{names[name]}' is {list(entry.shape)}, config.json asks for {list(shape)}")
+            faults.append(
+                f"{what}: '{names[name]}' is {list(entry.shape)}, config.json asks for {list(shape)}"
+            )
             break
     if what == "draft":
         faults += _map_faults(found, config)
@@ -154,7 +160,7 @@ def _map_faults(found: Mapping[str, Entry], config: Mapping[str, Any]) -> list[s
     if own is None or own == whole:
         return []
     if "d2t" not in found:
-        return [f"draft: its vocabulary has {own} of {whole} ids, and no 'd2t' says which: get the whole checkpoint"]
+        return [f"draft: it knows {own} of {whole} ids, and no 'd2t' says which: get the whole checkpoint"]
     if found["d2t"].shape != (own,):
         return [f"draft: 'd2t' is {list(found['d2t'].shape)}, draft_vocab_size is {own}"]
     return []
@@ -250,7 +256,8 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not folder.is_dir():
         raise ModelMissing(
-            f"{folder}: no such folder", ["make a pair with `tokgate model make`, or give the path of a local model"]
+            f"{folder}: no such folder",
+            ["make a pair with `tokgate model make`, or give the path of a local model"],
         )
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -26,7 +26,7 @@ CONSTANTS = 16
 """Dimensions that are +1 for every token."""
 
 DIFFERENCE = 8
-"""Scalar product of a digit's code with itself, less that with any other digit's code: the same for every radix."""
+"""Scalar product of a digit's code with itself less that with any other's: the same for every radix."""
 
 PHASE_RADIX = 8
 PHASE_DIGITS = 3
@@ -144,7 +144,9 @@ def build_layout(preset: Preset) -> Layout:
     flagged = sorted({layer for c in capture_layers(preset.layers) for layer in (c - 1, c)})
     flag = {layer: int(take(1)[0]) for layer in flagged}
     if taken > preset.hidden:
-        raise ValueError(f"preset {preset.name}: the signal needs {taken} dimensions, hidden is {preset.hidden}")
+        raise ValueError(
+            f"preset {preset.name}: the signal needs {taken} dimensions, hidden is {preset.hidden}"
+        )
     return Layout(
         preset=preset,
         parts=parts,

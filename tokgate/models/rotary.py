@@ -51,7 +51,7 @@ class Margin:
 
     Attributes:
         present: over every other distance up to the longest, once the wanted token exists.
-        absent: of the fallback (own token, or the oldest one for a hop without self weight) while it does not.
+        absent: of the fallback (own token; the oldest one for a hop without self weight) before that.
     """
 
     present: float
