@@ -15,7 +15,9 @@ from tokgate.analysis.sequential import History, Plan, judge
 from tokgate.analysis.stored import judge_stored
 
 RUNS = [60.4, 65.5, 50.9, 61.5, 59.5]
-H200 = json.loads((Path(__file__).parent / "h200_aa.json").read_text(encoding="utf-8"))["launches"]
+H200 = json.loads((Path(__file__).parents[2] / "benchmarks" / "h200_aa.json").read_text(encoding="utf-8"))[
+    "launches"
+]
 
 
 def test_five_eagle3_runs_are_a_net_loss_of_the_servers_measured():
@@ -55,7 +57,7 @@ def test_ten_sessions_of_one_day_are_one():
 
 @pytest.mark.parametrize("history", [None, History(0.02, 20), History(0.1, 20)])
 def test_identical_h200_launches_are_no_regression(history):
-    """One of the five launches is 19 % slower than the rest: any split into A and B must not blame a build."""
+    """One of the five launches is 19 % slower: no split into A and B may blame a build."""
     plan = Plan(limit=0.03, better="higher", alpha=0.01)
     for order in itertools.permutations(range(5), 4):
         a, b = [H200[i] for i in order[:2]], [H200[i] for i in order[2:]]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tokgate.analysis import evidence
 from tokgate.analysis.decision import ORDER
-from tokgate.analysis.sequential import History, Plan, judge, looks
+from tokgate.analysis.looks import looks
+from tokgate.analysis.sequential import History, Plan, judge
 from tokgate.errors import SampleFault
 
 PLAN = Plan(limit=0.03, better="higher", alpha=0.01 / 40)
@@ -184,7 +185,7 @@ def test_looks_are_vectorised_as_judged_one_by_one():
     ],
 )
 def test_a_plan_that_means_nothing_is_refused(arguments):
-    with pytest.raises(ValueError, match="limit|better|alpha|beta|blocks_max"):
+    with pytest.raises(ValueError, match=r"limit|better|alpha|beta|blocks_max"):
         Plan(**arguments)
 
 

@@ -86,16 +86,18 @@ def without_history(shift: Values, squares: Values, n: Values, effects: Sequence
     constant = gammaln(n / 2) + (n / 2 - 1) * math.log(2)
     nodes = np.linspace(-8, 8, 41)
     terms = []
+    power = (n - 1)[..., None]
     for effect in effects:
         pull = effect * r
-        # The likelihood ratio is exp(-n e^2/2) E-like integral of u^(n-1) exp(-u^2/2 + e r u) over u > 0:
+        # The likelihood ratio is exp(-n e^2/2) times an integral of u^(n-1) exp(-u^2/2 + e r u) over u > 0:
         # log-concave with curvature at least 1, so a grid of +-8 about its peak holds all of it.
         peak = (pull + np.sqrt(pull * pull + 4 * (n - 1))) / 2
         u = peak[..., None] + nodes
-        with np.errstate(divide="ignore", invalid="ignore"):
-            powers = np.where(n[..., None] == 1, 0.0, (n[..., None] - 1) * np.log(u))
-            inside = np.where(u > 0, powers - u * u / 2 + pull[..., None] * u, -np.inf)
-        integral = np.logaddexp.reduce(inside, axis=-1) + math.log(nodes[1] - nodes[0])
+        inside = np.maximum(u, 1e-300)
+        height = power * np.log(inside) - u * u / 2 + pull[..., None] * u
+        top = height.max(axis=-1, keepdims=True)
+        area = np.where(u > 0, np.exp(height - top), 0).sum(axis=-1) * (nodes[1] - nodes[0])
+        integral = top[..., 0] + np.log(area)
         terms.append(integral - constant - n * effect * effect / 2 - math.log(len(effects)))
     total: Values = np.logaddexp.reduce(terms, axis=0)
     return total
