@@ -197,7 +197,6 @@ class Startup:
             if hang and done == len(sizes) // 2:
                 wait_in_capture_forever()
             time.sleep(length / len(sizes))
-        self._fail("capture")
         self._barrier()
         elapsed = time.monotonic() - began
         self._free -= used
@@ -205,6 +204,7 @@ class Startup:
         if self._rank == 0:
             bar = log_lines.capture_progress(len(sizes), len(sizes), sizes[0], self._free, elapsed)
             self._log.raw(f"{bar}\n")
+        self._fail("capture")
         if shown:
             self._log.line(log_lines.capture_end(settings.patch, kind, elapsed, used, self._free))
 
