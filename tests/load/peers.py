@@ -41,10 +41,12 @@ def stream(tokens: int, **fields: object) -> bytes:
 
 class Scripted:
     """A server that answers request number i with ``script(i)``: parts sent in turn, a number is a pause
-    in seconds, ``None`` closes the connection, ``...`` waits until the peer goes away."""
+    in seconds, ``None`` closes the connection, ``...`` waits until the peer goes away. GET requests are
+    answered with ``info`` and not counted."""
 
     def __init__(self, script: Callable[[int], list[object]]) -> None:
         self._script = script
+        self.info = b'{"model_path":"/models/m"}'
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests: list[bytes] = []
@@ -68,6 +70,10 @@ class Scripted:
     def _serve(self, peer: socket.socket) -> None:
         try:
             while (request := self._request(peer)) is not None:
+                if request.startswith(b"GET"):
+                    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(self.info)
+                    peer.sendall(head + self.info)
+                    continue
                 with self._lock:
                     number = len(self.requests)
                     self.requests.append(request)
@@ -96,9 +102,8 @@ class Scripted:
                 return None
             data += more
         head, _, body = data.partition(b"\r\n\r\n")
-        length = int(
-            next(line for line in head.split(b"\r\n") if line.startswith(b"Content-Length")).split()[1]
-        )
+        lengths = [line for line in head.split(b"\r\n") if line.startswith(b"Content-Length")]
+        length = int(lengths[0].split()[1]) if lengths else 0
         while len(body) < length:
             body += peer.recv(65536)
         return head + b"\r\n\r\n" + body

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tokgate.config.workloads import Workload
-from tokgate.errors import LoadFault
+from tokgate.errors import LoadFault, UsageFault
 from tokgate.load import arrivals, audit, routes
 from tokgate.load.metrics import Slo, metrics
 from tokgate.load.processes import Progress, run_workers
@@ -123,6 +123,9 @@ def measure(
         UsageFault: the URL or the prompts do not fit.
     """
     protocol = protocol or Protocol()
+    absent = sorted(set(pin_cpus or ()) - os.sched_getaffinity(0))
+    if absent:
+        raise UsageFault(f"the client cannot be bound to CPU {absent[0]}: it is not one of this process's")
     target = routes.resolve(url)
     bodies = routes.requests(workload, prompts, target, protocol)
     asked = {i: routes.asked(workload, prompts, i) for i in range(len(prompts))}

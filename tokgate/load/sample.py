@@ -7,9 +7,10 @@ server's own counts, never counts of chunks. What a server did not report is ``N
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -59,7 +60,8 @@ class Request:
     Attributes:
         index: 0-based position in the workload's prompts.
         outcome: ``ok``, ``short`` (fewer tokens than asked), or a counted failure: ``refused``,
-            ``http_4xx``, ``http_5xx``, ``stream_error``, ``early_close``, ``stalled``, ``malformed``.
+            ``http_4xx``, ``http_5xx``, ``stream_error``, ``early_close``, ``stalled``, ``malformed``,
+            ``unsent`` (an earlier request stalled).
         intended_s, sent_s, first_token_s, last_token_s: ``None`` where it never came to that.
         prompt_tokens, completion_tokens, cached_tokens: the server's counts.
         first_tokens: tokens that the first token-bearing event carried.
@@ -127,9 +129,8 @@ class Sample:
     """One run. See the module's docstring.
 
     Attributes:
-        metrics: name with unit -> value. ``output_tok_s``, ``output_tok_s_steady``, ``ttft_s_p50``,
-            ``ttft_s_p99``, ``step_ms_p50``, ``step_ms_p99``, ``tokens_per_step``, ``tpot_ms``,
-            ``e2e_s_p50``, ``accept_length``, ``cycle_ms``; absent where they have no meaning.
+        metrics: name with unit -> value, as docs/reference/metrics.md defines them; absent where they
+            have no meaning.
         contention: counters of the host over the run: ``scheduler_run_delay_s``, ``steal_s``, ...
         void: reasons why the run does not count; empty when it does.
         advisory: what would void the run on an engine where time is not emulated; kept, never hidden.
@@ -196,18 +197,18 @@ def write_json(path: Path, data: object) -> None:
         ResultsUnwritable: disk full, folder missing or read-only.
     """
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    temporary = ""
+    # Not tempfile: its files are readable by their owner alone, and results are for others too.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise ResultsUnwritable(f"results cannot be written to {path}: {error.strerror}") from error
 
 

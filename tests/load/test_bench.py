@@ -1,0 +1,118 @@
+"""``tokgate bench`` as people type it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.load.peers import HEAD, chunk, event, stream
+from tokgate.cli import run
+from tokgate.load.sample import Request
+
+
+def bench(*arguments: object) -> int:
+    return run(["bench", "--quiet", *map(str, arguments)])
+
+
+def test_measures_a_server_and_writes_all_of_it(truth, tmp_path, capsys) -> None:
+    path = tmp_path / "out" / "bench.json"
+    with truth("--step-us", "2000", "--spec") as url:
+        code = bench(
+            url,
+            "--route",
+            "generate",
+            "--prompt-tokens",
+            3,
+            "--concurrency",
+            2,
+            "--output-tokens",
+            24,
+            "--json",
+            path,
+        )
+    shown = capsys.readouterr().out
+    found = json.loads(path.read_text())
+    # 3: measured, but void, which a busy machine brings about.
+    assert code == (3 if found["void"] else 0)
+    assert all(f"VOID {reason['cause']}" in shown for reason in found["void"])
+    assert "accept length" in shown and "closed loop, 2 at once; 8 requests of 24 tokens" in shown
+    assert [request["completion_tokens"] for request in found["requests"]] == [24] * 8
+    assert found["schema"] == "tokgate-bench/1" and found["workload"]["concurrency"] == 2
+    assert set(found["requests"][0]) == set(Request.__slots__)
+    assert f"{found['metrics']['decode_tok_s']:.4g}" in shown
+    assert path.stat().st_mode & 0o044
+
+
+def test_a_workload_of_a_file(truth, tmp_path) -> None:
+    file = tmp_path / "workloads.yaml"
+    file.write_text(
+        "workloads:\n  chat-bs2:\n    concurrency: 2\n    requests: 4\n    output_tokens: 6\n"
+        "    route: chat\n    prompts: {kind: text}\n"
+    )
+    with truth("--step-us", "1000") as url:
+        code = bench(url, "--workload", f"{file}:chat-bs2", "--json", tmp_path / "j.json")
+        wrong = bench(url, "--workload", f"{file}:chat-bs3")
+    assert code in (0, 3) and wrong == 2
+    found = json.loads((tmp_path / "j.json").read_text())
+    assert found["workload"]["name"] == "chat-bs2" and len(found["requests"]) == 4
+
+
+def test_open_loop(truth, tmp_path) -> None:
+    with truth("--step-us", "1000") as url:
+        code = bench(
+            url,
+            "--rate",
+            100,
+            "--arrival",
+            "constant",
+            "--requests",
+            5,
+            "--output-tokens",
+            4,
+            "--json",
+            tmp_path / "j.json",
+        )
+    found = json.loads((tmp_path / "j.json").read_text())
+    assert code in (0, 3)
+    assert [r["intended_s"] for r in found["requests"]] == pytest.approx([0, 0.01, 0.02, 0.03, 0.04])
+    assert found["workload"]["route"] == "completions"  # found out: no /model_info there
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["https://h:1"], "https is not measured"),
+        (["http://127.0.0.1:1", "--route", "grpc"], "expected generate, completions or chat"),
+        (["http://127.0.0.1:1", "--header", "nonsense"], "expected 'Name: value'"),
+        (["{url}", "--workload", "no-colon"], "expected FILE:NAME"),
+        (["{url}", "--concurrency", "4", "--requests", "2"], "fewer than --concurrency"),
+        (["{url}", "--rate", "-1"], "above 0"),
+        (["{url}", "--arrival", "sometimes"], "expected poisson, constant or trace"),
+        (["{url}", "--pin-cpus", "a"], "expected CPU numbers"),
+        (["{url}", "--pin-cpus", "4096"], "CPU 4096"),
+        (["{url}", "--prompts", "/no/trace.jsonl"], "cannot be read"),
+    ],
+)
+def test_usage_faults(truth, capsys, arguments, message) -> None:
+    with truth() as url:
+        assert bench(*(argument.format(url=url) for argument in arguments)) == 2
+    errors = capsys.readouterr().err
+    assert message in errors and "Traceback" not in errors
+
+
+def test_nobody_there(capsys) -> None:
+    assert bench("http://127.0.0.1:1") == 1
+    assert "no server answers at 127.0.0.1:1: Connection refused" in capsys.readouterr().err
+
+
+def test_failures_and_stalls_end_with_one(scripted, capsys) -> None:
+    bad = b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops"
+    assert bench(scripted(lambda _: [bad]).url, "--prompt-tokens", 3, "--warmup", 0) == 1
+    assert "no request was answered" in capsys.readouterr().err
+    stuck = scripted(lambda _: [HEAD + chunk(event(1)), ...])
+    assert bench(stuck.url, "--prompt-tokens", 3, "--warmup", 0, "--gap-s", 0.3) == 1
+    assert "the server stopped answering: stream: nothing for" in capsys.readouterr().err
+    good = scripted(lambda _: [stream(8)])
+    assert bench(good.url, "--prompt-tokens", 3, "--output-tokens", 8) in (0, 3)
+    assert "SGLang, /models/m" in capsys.readouterr().out
