@@ -73,6 +73,15 @@ class VoidBounds(Section):
     advisory_on: dict[EngineKind, list[str]] = {}
 
 
+class ParitySizes(Section):
+    """How long and how many the cases of greedy parity are, in tokens and requests."""
+
+    prompt_tokens: int = Field(default=32, ge=4)
+    new_tokens: int = Field(default=24, ge=2)
+    long_context_tokens: int = Field(default=400, ge=16)
+    many_prompts: int = Field(default=16, ge=2)
+
+
 class GateFile(Section):
     """Schema of ``gate.yaml``."""
 
@@ -82,6 +91,7 @@ class GateFile(Section):
     deadlines: Deadlines = Deadlines()
     statistics: Statistics = Statistics()
     void: VoidBounds = VoidBounds()
+    parity: dict[EngineKind, ParitySizes] = {}
 
 
 def load_gate(path: Path) -> GateFile:

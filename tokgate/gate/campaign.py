@@ -8,25 +8,39 @@ visited side by side, in the background.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar, cast
 
+from tokgate.analysis.parity_case import Case
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import EngineFault, TokgateError
 from tokgate.gate.measurement import Cancelled, Measured, Measurer
+from tokgate.gate.parity import Answers
 from tokgate.load.sample import Sample
 from tokgate.server.pool import Pool
 from tokgate.server.running import Server
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A profile and the workloads that are measured on its server, in order."""
+    """A profile and what is measured on its server.
+
+    Attributes:
+        workloads: measured in this order.
+        cases: of greedy parity, by name.
+        as_reference: whether other profiles are held against its answers.
+    """
 
     profile: Profile
     workloads: tuple[Workload, ...]
+    cases: Mapping[str, Case] = field(default_factory=dict)
+    as_reference: bool = False
 
 
 class Visit:
@@ -40,12 +54,12 @@ class Visit:
 
     def __init__(self, planned: Planned, pool: Pool, measurer: Measurer) -> None:
         self.profile = planned.profile
-        self._planned = planned.workloads
+        self._planned = planned
         self._pool = pool
         self._measurer = measurer
         self._lock = threading.RLock()
         self._startup: Sample | None = None
-        self._measured: dict[str, Measured | TokgateError] = {}
+        self._done: dict[str, object] = {}
 
     def server(self) -> Server:
         """The running server; started when it is not up.
@@ -79,28 +93,47 @@ class Visit:
             EngineFault: the start failed, or the server hung or died in this or an earlier workload.
             TokgateError: this workload could not be measured (void runs, disk full).
         """
+        return self._once(
+            workload.name, lambda server: self._measurer.workload(server, self.profile, workload)
+        )
+
+    def answers(self, name: str) -> Answers:
+        """The greedy answers to a planned parity case; asked at the first call.
+
+        Raises:
+            TokgateError: as :meth:`measured`.
+        """
+        case, as_reference = self._planned.cases[name], self._planned.as_reference
+        return self._once(
+            f"parity {name}",
+            lambda server: self._measurer.parity(server, case, as_reference=as_reference),
+        )
+
+    def _once(self, key: str, do: Callable[[Server], T]) -> T:
+        """What ``do`` gives on the running server: done once, its fault remembered as well."""
         with self._lock:
-            done = self._measured.get(workload.name)
-            if done is None:
+            if key not in self._done:
                 server = self.server()
                 try:
-                    done = self._measurer.workload(server, self.profile, workload)
+                    self._done[key] = do(server)
                 except EngineFault as error:
                     self._pool.fail(self.profile, error)
                     raise
                 except TokgateError as error:
-                    # The server is well: other workloads may fare better.
-                    done = error
-                self._measured[workload.name] = done
+                    # The server is well: what else is asked of it may fare better.
+                    self._done[key] = error
+            done = self._done[key]
             if isinstance(done, TokgateError):
                 raise done
-            return done
+            return cast(T, done)
 
     def measure_planned(self) -> None:
-        """Measure all that is planned. A failure is kept for whoever asks for the figures."""
-        for workload in self._planned:
+        """Do all that is planned. A failure is kept for whoever asks for the figures."""
+        tasks: list[Callable[[], object]] = [partial(self.measured, w) for w in self._planned.workloads]
+        tasks += [partial(self.answers, name) for name in self._planned.cases]
+        for task in tasks:
             try:
-                self.measured(workload)
+                task()
             except TokgateError:
                 continue
             except Cancelled:

@@ -21,7 +21,12 @@ MUST_BE_EQUAL = (
     "disable_radix_cache",
     "stream_interval",
 )
-WORTH_SAYING = ("attention_backend", "prefill_attention_backend", "decode_attention_backend", "sampling_backend")
+WORTH_SAYING = (
+    "attention_backend",
+    "prefill_attention_backend",
+    "decode_attention_backend",
+    "sampling_backend",
+)
 
 
 def obstacles(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -79,9 +79,7 @@ class Judge:
         now = f"{metric}: {figure(fmean(runs))} {limit.unit}"
         baseline = baselines.read(self._stored, identity.host_class, identity.profile, identity.workload)
         if baseline is None or not baseline.series(metric):
-            where = baselines.path_of(
-                self._stored, identity.host_class, identity.profile, identity.workload
-            )
+            where = baselines.path_of(self._stored, identity.host_class, identity.profile, identity.workload)
             missing = "no stored baseline" if baseline is None else "the stored baseline lacks this metric"
             body = (f"looked for {where}", f"runs: {figures(runs)}")
             return case.verdict(Kind.MISSING, f"{now}, {missing}", body, next_command=self._accept)
@@ -122,9 +120,11 @@ class Judge:
                 *decision.notes,
             ),
             next_command=self._accept if kind is Kind.IMPROVED else None,
-            reference=expected,
-            change_percent=100 * decision.change,
-            smallest_detectable_percent=None if least is None else 100 * least,
+            figures={
+                "reference": expected,
+                "change_percent": 100 * decision.change,
+                "smallest_detectable_percent": None if least is None else 100 * least,
+            },
         )
 
     def net_gain(self, workload: Workload, measured: Measured, reference: Measured) -> Verdict:
@@ -172,10 +172,12 @@ class Judge:
             f"{ratio.value:.2f}x (95 % CI {ratio.low:.2f}..{ratio.high:.2f}, {count(len(runs), 'run')}, "
             f"{count(launches, 'launch', 'launches')})",
             tuple(body),
-            reference=ratio.denominator_mean,
-            ratio=ratio.value,
-            change_percent=100 * (ratio.value - 1),
-            **figures_of_cycle,
+            figures={
+                "reference": ratio.denominator_mean,
+                "ratio": ratio.value,
+                "change_percent": 100 * (ratio.value - 1),
+                **figures_of_cycle,
+            },
         )
 
 
@@ -206,9 +208,9 @@ class _Case:
         body: Sequence[str] = (),
         *,
         next_command: str | None = None,
-        **evidence: object,
+        figures: Mapping[str, object] | None = None,
     ) -> Verdict:
-        """A verdict on this case; ``evidence`` is added to the figures that all of them carry."""
+        """A verdict on this case; ``figures`` are added to the evidence that all of them carry."""
         return Verdict(
             kind,
             f"{self._identity.workload}[{self._identity.profile}]",
@@ -216,7 +218,7 @@ class _Case:
             body=(*body, *self._notes),
             next_command=next_command,
             files=self._files,
-            evidence={**self._evidence, **evidence},
+            evidence={**self._evidence, **(figures or {})},
         )
 
 
@@ -239,5 +241,7 @@ def _contention(measured: Measured) -> list[str]:
     advised = [sample for sample in measured.samples if sample.advisory]
     if advised:
         worst = advised[0].advisory[0].message
-        notes.append(f"{len(advised)} of {len(measured.samples)} runs under contention, for instance: {worst}")
+        notes.append(
+            f"{len(advised)} of {len(measured.samples)} runs under contention, for instance: {worst}"
+        )
     return notes

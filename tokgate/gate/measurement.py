@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import datetime
 import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tokgate.analysis.parity_case import Case
 from tokgate.analysis.voids import void_reasons
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import HostFault, LoadFault
+from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Results
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import STARTUP, Starter
@@ -104,7 +107,7 @@ class Measurer:
             Cancelled: the gate is closing.
         """
         gate = self._setup.gate
-        prompts = prompt_sets.build(workload, vocabulary=None)
+        prompts = prompt_sets.build(workload, vocabulary=self._starter.served(profile).vocabulary)
         for _ in range(gate.runs.warmup):
             self._run(server, profile, workload, prompts, run=0)
         good: list[Sample] = []
@@ -124,6 +127,28 @@ class Measurer:
                     [f"run {s.identity.run}: {reason.message}" for s in void for reason in s.void][:12],
                 )
         return Measured(tuple(good), tuple(void), tuple(files))
+
+    def parity(self, server: Server, case: Case, *, as_reference: bool) -> Answers:
+        """The server's greedy answers to a case.
+
+        Raises:
+            Hang: it did not answer in time; it is gone.
+            Exited: it died.
+            LoadFault: it answered something else.
+        """
+        if self._cancelled.is_set():
+            raise Cancelled
+        limit_s = self._setup.gate.deadlines.request_total_s
+        began_s = time.monotonic()
+        try:
+            with server.watch("greedy parity"):
+                return ask(server.url, case, as_reference=as_reference, timeout_s=limit_s)
+        except LoadFault as fault:
+            server.ensure_alive()
+            waited_s = time.monotonic() - began_s
+            if waited_s >= limit_s:
+                raise server.hang("greedy parity", waited_s, limit_s) from fault
+            raise
 
     def _run(
         self,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokgate.models import maker
+from tokgate.models.truth import load_truth, predicted_output
 
 
 def root() -> Path:
@@ -43,3 +45,22 @@ def identity(folder: Path) -> str:
     configs = [folder / part / "config.json" for part in ("target", "draft")]
     content = b"".join(path.read_bytes() for path in configs if path.is_file())
     return f"{folder.name}@{hashlib.sha256(content).hexdigest()[:12]}"
+
+
+def vocabulary(target: Path) -> int | None:
+    """``vocab_size`` of a target's ``config.json``; ``None`` where it is not on this disk or does not say."""
+    try:
+        size = json.loads((target / "config.json").read_text(encoding="utf-8")).get("vocab_size")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return size if isinstance(size, int) else None
+
+
+def known_outputs(
+    folder: Path | None, prompts: Sequence[Sequence[int]], new_tokens: int
+) -> list[list[int]] | None:
+    """The outputs that a synthetic pair must give; ``None`` for other models."""
+    if folder is None or not (folder / "truth.json").is_file():
+        return None
+    truth = load_truth(folder)
+    return [predicted_output(truth, prompt, new_tokens) for prompt in prompts]

@@ -6,7 +6,10 @@ from collections.abc import Collection, Iterable
 from types import TracebackType
 
 from tokgate import __version__
+from tokgate.analysis.parity_case import Case
+from tokgate.config.gate import ParitySizes
 from tokgate.config.profiles import Profile
+from tokgate.config.workloads import Workload
 from tokgate.errors import (
     EngineFault,
     Exited,
@@ -16,7 +19,8 @@ from tokgate.errors import (
     TokgateError,
     UsageFault,
 )
-from tokgate.gate.campaign import Campaign, Planned
+from tokgate.gate import modelstore, parity
+from tokgate.gate.campaign import Campaign, Planned, Visit
 from tokgate.gate.judge import Judge
 from tokgate.gate.measurement import Measurer
 from tokgate.gate.results import Results
@@ -24,6 +28,9 @@ from tokgate.gate.setup import Setup
 from tokgate.gate.start import Starter
 from tokgate.report.markdown import report
 from tokgate.verdict import Kind, Verdict
+
+SMALL_VOCABULARY = 1000
+"""Prompts of parity stay below this where the model's vocabulary is not known here."""
 
 # The first class that fits gives the verdict's kind.
 _KINDS: tuple[tuple[type[TokgateError], Kind], ...] = (
@@ -42,6 +49,7 @@ class Run:
     Args:
         setup: the checked request.
         profiles, workloads: names of those that are needed by what was selected.
+        with_parity: whether greedy parity is asked for.
         verdicts: how many verdicts are expected, for the error rate of each.
 
     Raises:
@@ -49,7 +57,13 @@ class Run:
     """
 
     def __init__(
-        self, setup: Setup, *, profiles: Collection[str], workloads: Collection[str], verdicts: int
+        self,
+        setup: Setup,
+        *,
+        profiles: Collection[str],
+        workloads: Collection[str],
+        with_parity: bool,
+        verdicts: int,
     ) -> None:
         self.setup = setup
         self.verdicts: list[Verdict] = []
@@ -66,9 +80,10 @@ class Run:
                 "gated_metrics": list(setup.gate.metrics),
             },
         )
-        starter = Starter(setup, self.results)
+        starter = self._starter = Starter(setup, self.results)
         measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
-        plan = [Planned(setup.profiles[n], measured) for n in self._with_references(profiles)]
+        self.cases = self._cases(starter) if with_parity else {}
+        plan = [self._planned(name, measured) for name in self._with_references(profiles)]
         self.judge = Judge(setup.gate, setup.request.baselines, self.results.name, verdicts)
         self.campaign = Campaign(
             plan,
@@ -77,6 +92,37 @@ class Run:
             side_by_side=setup.engine.kind == "emulated",
         )
         self._verdict_of: dict[int, Verdict] = {}
+
+    def _cases(self, starter: Starter) -> dict[str, Case]:
+        sizes = self.setup.gate.parity.get(self.setup.engine.kind, ParitySizes())
+        profile = next(iter(self.setup.profiles.values()))
+        return parity.cases(sizes, starter.served(profile).vocabulary or SMALL_VOCABULARY)
+
+    def _planned(self, name: str, workloads: tuple[Workload, ...]) -> Planned:
+        profile = self.setup.profiles[name]
+        is_reference = any(other.reference == name for other in self.setup.profiles.values())
+        cases = self.cases if is_reference or profile.speculation else {}
+        return Planned(profile, workloads, cases, is_reference)
+
+    def parity(self, name: str, visit: Visit) -> Verdict:
+        """Greedy parity of a profile with its reference, on one case."""
+        case = self.cases[name]
+        reference = self.reference(visit.profile)
+        wanted = self.campaign.visit(reference).answers(name)
+        prompts = [request.prompt_ids for request in case.requests]
+        truth = modelstore.known_outputs(
+            self._starter.served(visit.profile).folder, prompts, case.requests[0].new_tokens
+        )
+        return parity.judge(
+            name,
+            case,
+            visit.profile.name,
+            reference,
+            wanted,
+            visit.answers(name),
+            truth,
+            self.results.folder / "parity",
+        )
 
     def _with_references(self, profiles: Iterable[str]) -> list[str]:
         wanted = set(profiles)

@@ -11,7 +11,7 @@ from tokgate import baselines
 from tokgate.config.gate import PhaseFloors
 from tokgate.config.profiles import Model, Profile
 from tokgate.errors import UsageFault
-from tokgate.gate import modelstore as store
+from tokgate.gate import modelstore
 from tokgate.gate.results import Results
 from tokgate.gate.setup import Setup
 from tokgate.host.ports import free_port
@@ -28,11 +28,23 @@ STARTUP = "startup"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a profile serves on this engine: paths or hub names, and the name kept in results."""
+    """What a profile serves on this engine.
+
+    Attributes:
+        name: kept in results; with a digest where the model is on this disk.
+        target, draft: paths or hub names.
+        folder: of a model that has ``target/`` and ``draft/`` on this disk.
+    """
 
     name: str
     target: str
     draft: str | None
+    folder: Path | None = None
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Size of the target's vocabulary, where its configuration is on this disk."""
+        return modelstore.vocabulary(Path(self.target))
 
 
 class Starter:
@@ -61,7 +73,7 @@ class Starter:
         override = setup.request.model
         if override is not None and Path(override).is_dir():
             folder = Path(override).resolve()
-            return Served(store.identity(folder), str(folder / "target"), str(folder / "draft"))
+            return Served(modelstore.identity(folder), str(folder / "target"), str(folder / "draft"), folder)
         name = override or profile.model or setup.catalogue.default_model.get(setup.engine.kind)
         if name is None:
             raise UsageFault(
@@ -72,8 +84,8 @@ class Starter:
 
     def _named(self, model: Model) -> Served:
         if model.preset is not None:
-            folder = store.pair(model.preset, seed=model.seed, accept_length=model.accept_length)
-            return Served(store.identity(folder), str(folder / "target"), str(folder / "draft"))
+            folder = modelstore.pair(model.preset, seed=model.seed, accept_length=model.accept_length)
+            return Served(modelstore.identity(folder), str(folder / "target"), str(folder / "draft"), folder)
         assert model.target is not None
         revision = f"@{model.target_revision}" if model.target_revision else ""
         return Served(f"{model.target}{revision}", model.target, model.draft)

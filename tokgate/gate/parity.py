@@ -1,0 +1,189 @@
+"""Greedy parity: the cases that every profile answers, what was answered, and the verdict on two answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokgate.analysis.parity import Floor, Outcome, Output, compare, first_difference, measure_floor
+from tokgate.analysis.parity_case import Case, CaseRequest, save_case
+from tokgate.config.gate import ParitySizes
+from tokgate.gate.greedy import GreedyClient
+from tokgate.verdict import Kind, Verdict
+
+FIRST_ID = 300
+"""Ids below are special tokens and raw bytes in most vocabularies."""
+
+SHOWN_DIFFERENCES = 6
+CASES = ("batch-1", "batch-4-mixed", "batch-8-shared", "long-context", "many")
+
+
+def cases(sizes: ParitySizes, vocabulary: int) -> dict[str, Case]:
+    """The cases by name: batch sizes 1, 4 and 8, mixed lengths, a shared prefix sent twice (so that the
+    second half is served from the prefix cache where there is one), a long context, and many prompts.
+
+    Args:
+        sizes: how long and how many.
+        vocabulary: ids stay below it.
+    """
+    uniform = random.Random(20261129).random
+
+    def ids(length: int) -> list[int]:
+        return [FIRST_ID + int(uniform() * (vocabulary - FIRST_ID)) for _ in range(length)]
+
+    def case(prompts: Sequence[list[int]], note: str) -> Case:
+        requests = [CaseRequest(prompt_ids=prompt, new_tokens=sizes.new_tokens) for prompt in prompts]
+        return Case(note=note, requests=requests)
+
+    prefix = ids(sizes.prompt_tokens)
+    suffixes = [ids(4) for _ in range(4)]
+    return {
+        "batch-1": case([ids(sizes.prompt_tokens)], "one request alone"),
+        "batch-4-mixed": case(
+            [ids(max(1, sizes.prompt_tokens * share // 4)) for share in (1, 2, 4, 8)],
+            "four requests of mixed lengths at once",
+        ),
+        "batch-8-shared": case(
+            [prefix + suffix for suffix in (*suffixes, *suffixes)],
+            "eight requests at once that share a prefix, each prompt twice",
+        ),
+        "long-context": case([ids(sizes.long_context_tokens)], "one long prompt"),
+        "many": case(
+            [ids(1 + int(uniform() * 2 * sizes.prompt_tokens)) for _ in range(sizes.many_prompts)],
+            "many prompts of all lengths at once",
+        ),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What one server answered to one case.
+
+    Attributes:
+        outputs: in the order of the case's requests; with top-2 candidates from a reference.
+        again: the same asked a second time: the control.
+        floor: how far the server's own top-2 gaps move between kernel shapes; ``None`` when not measured.
+    """
+
+    outputs: tuple[Output, ...]
+    again: tuple[Output, ...]
+    floor: Floor | None
+
+
+def ask(url: str, case: Case, *, as_reference: bool, timeout_s: float) -> Answers:
+    """Put a case to a server.
+
+    Args:
+        as_reference: also ask twice and measure the floor.
+
+    Raises:
+        LoadFault: no answer, or not one of token ids.
+    """
+    client = GreedyClient(url, timeout_s)
+    client.flush()
+    outputs = tuple(client.answer(case))
+    if not as_reference:
+        return Answers(outputs, (), None)
+    scored = client.answer(case, candidates=True)
+    again = tuple(scored)
+    pairs = [
+        (output.top or {}, client.rescore(request, output))
+        for request, output in zip(case.requests, scored, strict=True)
+    ]
+    # The first answers are those of plain decoding; the candidates come from the second time.
+    known = tuple(
+        Output(first.ids, second.top if first.ids == second.ids else None, first.stopped)
+        for first, second in zip(outputs, scored, strict=True)
+    )
+    return Answers(known, again, measure_floor(pairs))
+
+
+def judge(
+    name: str,
+    case: Case,
+    profile: str,
+    reference: str,
+    wanted: Answers,
+    got: Answers,
+    truth: Sequence[Sequence[int]] | None,
+    folder: Path,
+) -> Verdict:
+    """The verdict on a profile's answers to a case.
+
+    Args:
+        name, case: of the case.
+        profile, reference: names of the two profiles.
+        wanted, got: their answers.
+        truth: the right outputs where they are known beforehand (a synthetic pair).
+        folder: where a diverging case is written, to be replayed.
+    """
+    new_tokens = case.requests[0].new_tokens
+    control = compare(wanted.outputs, wanted.again, wanted.floor)
+    result = compare(wanted.outputs, got.outputs, wanted.floor, wanted_tokens=new_tokens)
+    body = [f"{case.note}; compared with '{reference}' without speculation, token by token"]
+    if wanted.floor is None:
+        body.append("floor: not measured, so no difference is forgiven as a tie")
+    else:
+        body.append(
+            f"floor: '{reference}' moves its own top-2 gaps by up to {wanted.floor.largest:.3g} nats between "
+            f"decoding and re-scoring ({wanted.floor.compared} gaps); a gap up to "
+            f"{wanted.floor.tolerance:.3g} nats is a tie"
+        )
+    body.append(f"control: '{reference}' against itself: {control.headline()}")
+    differing = [each for each in result.comparisons if each.outcome is not Outcome.EQUAL]
+    body += [each.line() for each in differing[:SHOWN_DIFFERENCES]]
+    kind = Kind(result.verdict)
+    headline = result.headline()
+    astray = _astray(wanted.outputs, truth)
+    if truth is not None and astray is None:
+        body.append("both are held against the output known beforehand: the reference follows it")
+    if astray is not None:
+        kind = Kind.DIVERGED
+        headline = f"the reference itself leaves the output known beforehand: {astray}"
+    elif kind is Kind.DIVERGED and control.failed:
+        # A reference that contradicts itself proves nothing about the other.
+        kind = Kind.INCONCLUSIVE
+        body.append("the reference's own output is not reproducible, so the difference proves nothing")
+    files: tuple[str, ...] = ()
+    command = None
+    if kind is Kind.DIVERGED:
+        path = folder / f"{profile}-{name}.case.json"
+        save_case(_smallest(case, result.failed[0].request if result.failed else None), path)
+        files = (str(path),)
+        command = f"tokgate parity replay {path} --url REFERENCE_URL --url OTHER_URL"
+    return Verdict(
+        kind,
+        f"parity-{name}[{profile}]",
+        headline,
+        body=tuple(body),
+        next_command=command,
+        files=files,
+        evidence={
+            "profile": profile,
+            "workload": f"parity-{name}",
+            "metric": "greedy parity",
+            "equal": result.count(Outcome.EQUAL),
+            "ties": result.count(Outcome.TIE),
+            "requests": len(result.comparisons),
+        },
+    )
+
+
+def _smallest(case: Case, failing: int | None) -> Case:
+    """The case cut to what can be cut without trying: nothing past the failing request."""
+    if failing is None:
+        return case
+    note = f"{case.note}; request {failing} diverged"
+    return case.model_copy(update={"requests": case.requests[: failing + 1], "note": note})
+
+
+def _astray(outputs: Sequence[Output], truth: Sequence[Sequence[int]] | None) -> str | None:
+    if truth is None:
+        return None
+    for number, (output, right) in enumerate(zip(outputs, truth, strict=True)):
+        at = first_difference(right, output.ids)
+        if at is not None:
+            return f"request {number} at output token {at}"
+    return None
