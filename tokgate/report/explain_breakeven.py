@@ -37,7 +37,8 @@ def _lever_lines(found: BreakEven) -> list[str]:
     accept, cycle = found.accept_lever, found.cycle_lever
     lines = [
         f"  to win: accept length above {accept.needed:.2f} ({accept.needed - accept.now:+.2f}) "
-        f"at a cycle of {cycle.now:.1f} ms, or a cycle below {cycle.needed:.1f} ms ({cycle.needed - cycle.now:+.1f} ms) "
+        f"at a cycle of {cycle.now:.1f} ms, "
+        f"or a cycle below {cycle.needed:.1f} ms ({cycle.needed - cycle.now:+.1f} ms) "
         f"at an accept length of {accept.now:g}",
     ]
     if accept.share_of_room is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import zlib
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from tokgate.errors import UsageFault
@@ -136,3 +136,8 @@ def _joined(lines: list[bytes]) -> bytes:
 def seconds_of(time: datetime | None) -> float | None:
     """Seconds since 1970 of a printed time, comparable with :attr:`Columns.time_s`."""
     return None if time is None else (time - _ZERO).total_seconds()
+
+
+def time_of(seconds: float) -> datetime:
+    """The printed time of :attr:`Columns.time_s`; the inverse of :func:`seconds_of`."""
+    return _ZERO + timedelta(seconds=seconds)
