@@ -143,9 +143,11 @@ def build_layout(preset: Preset) -> Layout:
     fetched = tuple(take(single_width) for _ in preset.distances)
     flagged = sorted({layer for c in capture_layers(preset.layers) for layer in (c - 1, c)})
     flag = {layer: int(take(1)[0]) for layer in flagged}
-    if taken > preset.hidden:
+    # The draft takes as many dimensions again as its head reads, from what is ballast here.
+    needed = taken + len(phase) + relay_width + single_width * len(preset.distances)
+    if needed > preset.hidden:
         raise ValueError(
-            f"preset {preset.name}: the signal needs {taken} dimensions, hidden is {preset.hidden}"
+            f"preset {preset.name}: the signal needs {needed} dimensions, hidden is {preset.hidden}"
         )
     return Layout(
         preset=preset,
