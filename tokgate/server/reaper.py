@@ -2,7 +2,8 @@
 
 One runs beside each tokgate that launches engines. It waits until its owner is gone (end of its input,
 or the owner's pidfd: a forked child may hold the pipe open), then kills every launch that was not
-ended and removes the files and locks that go with them. It starts on the first launch and ends with its owner.
+ended and removes the files and locks that go with them. It starts on the first launch and ends with its
+owner.
 """
 
 from __future__ import annotations
