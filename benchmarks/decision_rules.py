@@ -149,7 +149,7 @@ def cluster_bootstrap(alpha: float, launches: int = 6, resamples: int = 400) -> 
             for side in (series.reference, series.candidate)
         ]
         gaps = levels[1] @ draws[1].T - levels[0] @ draws[0].T
-        upper: Values = np.quantile(gaps, 1 - alpha, axis=1)
-        return _fixed(upper < 0, launches)
+        upper = np.asarray(np.quantile(gaps, 1 - alpha, axis=1))
+        return _fixed(np.less(upper, 0), launches)
 
     return rule
