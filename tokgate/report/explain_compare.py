@@ -10,6 +10,9 @@ from tokgate.analysis.breakeven import BreakEven, break_even
 from tokgate.report.explain_breakeven import break_even_lines
 from tokgate.report.explain_record import Explanation, Rate
 
+# Printed times are whole seconds: a difference of one says nothing.
+NOTICEABLE_S = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -82,13 +85,13 @@ def _break_even(
         return None, "", "a log does not show whether its server speculates"
     if one.speculative == two.speculative:
         both = "both servers speculate" if one.speculative else "neither server speculates"
-        return None, "", f"no break-even: {both}"
+        return None, "", f"{both}"
     if rates is None:
-        return None, "", "no break-even: no number of running requests that both logs have rates for"
+        return None, "", "no number of running requests that both logs have rates for"
     drafting, plain = (rates[0], rates[1]) if one.speculative else (rates[1], rates[0])
     record = one if one.speculative else two
     if drafting.accept_length is None or drafting.accept_length < 1 or plain.median_tok_s <= 0:
-        return None, "", "no break-even: the log with speculation shows no accept length"
+        return None, "", "the log with speculation shows no accept length"
     steps = record.arguments.get("speculative_num_steps")
     usable = isinstance(steps, int) and drafting.accept_length <= steps + 1
     found = break_even(
@@ -136,14 +139,17 @@ def comparison_text(found: Comparison) -> str:
         lines.append("  arguments  equal, as far as they change what is measured")
     lines += [f"  argument   {key}: {one} -> {two}" for key, (one, two) in found.arguments.items()]
     for name, (one_s, two_s) in found.seconds.items():
-        if one_s is None or two_s is None or abs(one_s - two_s) >= 2:
+        if name.startswith("capture:") and None in (one_s, two_s):
+            # Said by the number of captures, below.
+            continue
+        if one_s is None or two_s is None or abs(one_s - two_s) >= NOTICEABLE_S:
             lines.append(f"  start-up   {name}: {_took(one_s)} -> {_took(two_s)}")
     for kind, (before, after) in found.captures.items():
         lines.append(f"  captures   {kind}: {before} -> {after}")
     for label, hints in zip(("A", "B"), found.hints, strict=True):
         lines += [f"  only in {label}  hint: {hint}" for hint in hints]
     if found.break_even is None:
-        lines.append(f"  break-even {found.why_not}")
+        lines.append(f"  break-even not computed: {found.why_not}")
     else:
         lines.append(f"  break-even of {found.judged}, one request of {_running(found)} running:")
         lines += [f"  {line}" for line in break_even_lines(found.break_even)]

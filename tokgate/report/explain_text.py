@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tokgate.report.explain_ranks import missing_ranks, odd_ranks
 from tokgate.report.explain_record import Capture, Explanation
+from tokgate.sglang.attention import attention_mode_effect
 
 # Below this mean the draft model helps nothing: a bonus token a pass is all there is.
 NOTHING_ACCEPTED = 1.02
@@ -125,6 +126,14 @@ def _server(record: Explanation) -> list[str]:
                 "the attention mode has an effect",
             )
         )
+    mode = arguments.get("speculative_attention_mode")
+    effect = attention_mode_effect(
+        arguments,
+        architectures=[model for _, model, _, _ in record.weights if model],
+        hybrid_line=record.hybrid is not None if record.started else None,
+    )
+    if arguments.get("speculative_algorithm") and effect.real is False and mode == "decode":
+        lines.append(_row("attention", f"mode {mode}: {effect.why}"))
     for rank, version in record.nccl.items():
         lines.append(_row("nccl", f"{version}{' ' + rank if rank else ''}"))
     return lines
@@ -207,6 +216,15 @@ def _decode(record: Explanation) -> list[str]:
     graph = record.graph_lines
     said = ", ".join(f"{name} {count}" for name, count in sorted(graph.items(), reverse=True))
     lines.append(_row("graphs", f"{record.graph_device} graph on decode lines: {said} (the target's alone)"))
+    captured = any(capture.kind in {"target-decode", "target-verify"} for capture in record.captures)
+    if captured and graph.get("eager"):
+        lines.append(
+            _row(
+                "graphs",
+                f"captured, yet {_lines(graph['eager'])} ran without: a batch larger than those captured, "
+                "or not replayed",
+            )
+        )
     return lines
 
 

@@ -173,7 +173,7 @@ def resolved(server_info: object) -> dict[str, Any]:
         "cuda_graph_decode_max_bs": graph.decode_max_bs,
         "cuda_graph_decode_bs": list(graph.decode_bs) if graph.decode_bs is not None else None,
         "cuda_graph_prefill": graph.prefill,
-        "effective_max_running_requests": info.max_running_requests,
+        "effective_max_running_requests": info.max_running_requests if info.states else None,
     }
     return found | {name: value for name, value in more.items() if value is not None}
 
