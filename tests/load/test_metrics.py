@@ -48,6 +48,7 @@ def recording(
         "stamped": True,
         "window_s": 10.0,
         "cpu_s": 0.1,
+        "peak_mib": 20.0,
         "run_delay_s": 0.01,
         "clock_step_s": 0.0,
         "server_e2e_s": np.full(len(requests), np.nan),

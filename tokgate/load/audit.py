@@ -36,6 +36,7 @@ def audit(recording: Recording) -> Audit:
         client_cpu_s=recording.cpu_s,
         client_run_delay_s=recording.run_delay_s,
         clock_step_s=recording.clock_step_s,
+        client_peak_mib=recording.peak_mib,
     )
 
 

@@ -48,6 +48,7 @@ class Recording:
         stamped: the kernel stamps reads on this host.
         window_s: how long the workers sent and read.
         cpu_s: CPU time of the workers in it.
+        peak_mib: peak memory of the workers, added up.
         run_delay_s: the workers' time runnable but not running, ``None`` when not reported.
         clock_step_s: largest change of CLOCK_REALTIME against CLOCK_MONOTONIC between two samples.
         server_e2e_s: per request, its duration as the server reports it, NaN when it does not.
@@ -61,6 +62,7 @@ class Recording:
     stamped: bool
     window_s: float
     cpu_s: float
+    peak_mib: float
     run_delay_s: float | None
     clock_step_s: float
     server_e2e_s: Floats
@@ -112,6 +114,7 @@ def read(paths: Sequence[Path], start_ns: int) -> Recording:
         stamped=all(part.header["stamped"] for part in parts),
         window_s=max((part.header["window_s"] for part in parts), default=0.0),
         cpu_s=sum(part.header["cpu_s"] for part in parts),
+        peak_mib=sum(part.header["peak_mib"] for part in parts),
         run_delay_s=None if None in delays else sum(delays),
         clock_step_s=max((_clock_step(part.header["clocks"]) for part in parts), default=0.0),
         server_e2e_s=np.array([np.nan if (v := e["server_e2e_s"]) is None else v for e, _, _ in entries]),

@@ -101,6 +101,7 @@ class Audit:
         merged_read_share: share of reads that held more than one event.
         unstamped_share: share of reads without a kernel stamp.
         client_cpu_s, client_run_delay_s: CPU time and time runnable but not running, of the client.
+        client_peak_mib: peak memory of the client, its workers added up; ``None`` in older Samples.
         clock_step_s: largest step between CLOCK_REALTIME and CLOCK_MONOTONIC seen during the run.
     """
 
@@ -111,6 +112,7 @@ class Audit:
     client_cpu_s: float = 0.0
     client_run_delay_s: float | None = None
     clock_step_s: float = 0.0
+    client_peak_mib: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

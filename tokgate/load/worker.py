@@ -11,6 +11,7 @@ import gc
 import json
 import mmap
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -91,7 +92,8 @@ def _write(path: Path, loop: Loop, keep_output_ids: bool, usage: dict[str, Any])
         if time.monotonic() - beat > 0.5:
             loop.beat()
             beat = time.monotonic()
-    header = {"requests": requests, "clocks": loop.clocks, **usage}
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    header = {"requests": requests, "clocks": loop.clocks, "peak_mib": peak_mib, **usage}
     with path.open("wb") as file:
         file.write(json.dumps(header, separators=(",", ":")).encode() + b"\n")
         for record in loop.records:
