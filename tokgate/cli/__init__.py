@@ -27,18 +27,17 @@ class Command:
 
 
 COMMANDS: Mapping[str, Command] = {
+    "accept": Command("tokgate.cli.accept", "record a run as stored baselines, with a reason"),
+    "bench": Command("tokgate.cli.bench", "measure any running server with tokgate's client"),
     "breakeven": Command(
         "tokgate.cli.breakeven", "whether speculation pays: break-even accept length, nearer lever"
     ),
-    "explain": Command("tokgate.cli.explain", "what an SGLang log says: phases, captures, rates, faults"),
-    "gate": Command("tokgate.cli.gate", "run the gate: pytest perf_tests, with tokgate's exit codes"),
-    "accept": Command("tokgate.cli.accept", "record a run as stored baselines, with a reason"),
-    "bench": Command("tokgate.cli.bench", "measure any running server with tokgate's client"),
+    "doctor": Command("tokgate.cli.doctor", "examine the host: is it fit to measure on, what mends it"),
     "env": Command("tokgate.cli.env", "make and list the environments that engines run in"),
+    "explain": Command("tokgate.cli.explain", "what an SGLang log says: phases, captures, rates, faults"),
     "gate": Command("tokgate.cli.gate", "run the gate: pytest perf_tests, with tokgate's exit codes"),
     "model": Command("tokgate.cli.model", "make, verify and question synthetic target + draft pairs"),
     "parity": Command("tokgate.cli.parity", "replay a parity case against two running servers"),
-    "doctor": Command("tokgate.cli.doctor", "examine the host: is it fit to measure on, what mends it"),
     "reap": Command("tokgate.cli.reap", "end what a killed tokgate left running"),
     "serve": Command("tokgate.cli.serve", "run the emulated engine by hand"),
 }

@@ -190,7 +190,7 @@ class Measurer:
             raise LoadFault(
                 f"no request of {workload.name}[{profile.name}] succeeded: {first.outcome}: {first.detail}"
             )
-        reasons = (*sample.void, *void_reasons(sample, self._setup.gate.void))
+        reasons = void_reasons(sample, self._setup.gate.void)
         advisory = self._setup.gate.void.advisory_on.get(self._setup.engine.kind, [])
         return replace(
             sample,
