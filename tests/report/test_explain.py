@@ -73,8 +73,8 @@ BEGIN = (
     "[2026-01-10 10:00:{rank:02} TP{rank}] Capture cuda graph begin. This can take long. avail mem=9.00 GB\n"
 )
 END = (
-    "[2026-01-10 10:01:{rank:02} TP{rank}] Capture draft extend cuda graph end. Time elapsed: {seconds:.2f} s."
-    " mem usage=0.49 GB. avail mem=6.98 GB.\n"
+    "[2026-01-10 10:01:{rank:02} TP{rank}] Capture draft extend cuda graph end. "
+    "Time elapsed: {seconds:.2f} s. mem usage=0.49 GB. avail mem=6.98 GB.\n"
 )
 
 

@@ -106,6 +106,8 @@ def _server(record: Explanation) -> list[str]:
         span = (record.last - record.first).total_seconds()
         ranks = [rank for rank in record.ranks if rank]
         lines.append(_row("when", f"{record.first} .. {record.last} ({span:.0f} s)"))
+        if record.starts > 1:
+            lines.append(_row("starts", f"{record.starts} server starts in this log, taken together"))
         if ranks:
             lines.append(_row("ranks", ", ".join(ranks)))
     arguments = record.arguments
@@ -130,7 +132,7 @@ def _server(record: Explanation) -> list[str]:
     effect = attention_mode_effect(
         arguments,
         architectures=[model for _, model, _, _ in record.weights if model],
-        hybrid_line=record.hybrid is not None if record.started else None,
+        hybrid_line=record.hybrid is not None if record.starts else None,
     )
     if arguments.get("speculative_algorithm") and effect.real is False and mode == "decode":
         lines.append(_row("attention", f"mode {mode}: {effect.why}"))
@@ -159,7 +161,7 @@ def capture_lines(record: Explanation) -> list[str]:
     """The table of captures by rank and kind, then missing and odd ranks."""
     if not record.captures:
         on = record.arguments.get("cuda_graph_decode")
-        if record.started and record.ready:
+        if record.starts and record.ready:
             why = " (decode graphs are disabled)" if on == "disabled" else ""
             return [_row("captures", f"none in this log{why}")]
         return []
