@@ -37,7 +37,10 @@ def test_eagle_with_the_targets_head_ends_acceptance(pair):
     target, draft = pair.model("target"), pair.model("draft")
     result = target_pass(target, pair.ids)
     raw, vocab = draft.weights.raw, pair.rule.preset.vocab
-    draft.weights.entries = {**draft.weights.entries, "lm_head.weight": target.weights.entries["lm_head.weight"]}
+    draft.weights.entries = {
+        **draft.weights.entries,
+        "lm_head.weight": target.weights.entries["lm_head.weight"],
+    }
     draft.weights.raw = lambda name: np.zeros(vocab, np.int64) if name == "d2t" else raw(name)
     proposed = draft_chain(draft, target.weights, pair.ids, result.final[:-1], 1)[:, 0]
     assert (proposed[:-1] == pair.ids[2:]).mean() < 0.05

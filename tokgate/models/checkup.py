@@ -99,7 +99,7 @@ def _forward(folder: Path, truth: Truth, report: Report) -> None:
     size = sum((folder / name).stat().st_size for name in truth.files)
     small = size <= SMALL_BYTES
     # Long enough for the relay and the nearest single hop to be present, and to cross both.
-    prompt_tokens, new_tokens = (160, 160) if small else (rule.preset.distances[0] - 5, 37)
+    prompt_tokens, new_tokens = (130, 80) if small else (rule.preset.distances[0] - 5, 37)
     prompt = prompt_of(rule, prompt_tokens)
     ids = [*prompt, *rule.continuation(prompt, new_tokens)]
     steps = truth.dial.steps
