@@ -21,7 +21,6 @@ from tokgate.models.safetensors import Weights, read_folder, read_header
 from tokgate.models.tokenizer import tokenizer_files
 from tokgate.models.truth import load_truth, predicted_output, predicted_verify_count
 
-
 GOLDEN_TARGET = "799150051e1e5cdd"
 GOLDEN_DRAFT = "640cdf7f6c582c78"
 

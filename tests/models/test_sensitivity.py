@@ -105,7 +105,7 @@ def test_each_distance_reads_exactly_that_token(pair, next_tokens):
 
 
 def test_positions_off_by_one_from_a_point_on_show(pair, next_tokens):
-    """The tokens after a point stand one position too far: every look across the point lands beside its token."""
+    """From a point on tokens stand one position too far: looks across it land beside their token."""
     right = next_tokens()
     at = np.arange(len(pair.ids))
     at[80:] += 1
