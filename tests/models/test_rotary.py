@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tokgate.models import bounds
+from tokgate.models.bounds import noise_ceiling
 from tokgate.models.checkup import LEAST_ROTARY_MARGIN
-from tokgate.models.layout import hops
+from tokgate.models.layout import build_layout, hops
 from tokgate.models.presets import PRESETS
 from tokgate.models.rotary import PEAK, frequencies, margin, scores
 
@@ -36,3 +38,16 @@ def test_score_peaks_at_the_distance():
     assert found.argmax() == 57
     assert found[57] == pytest.approx(1.0)
     assert PEAK > 0
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_noise_cannot_change_a_token_even_in_the_worst_case(name):
+    found = noise_ceiling(build_layout(PRESETS[name]))
+    assert found.residual < 0.02
+    assert found.logit < found.lead / 2
+
+
+def test_the_ceiling_would_see_louder_noise(monkeypatch):
+    monkeypatch.setattr(bounds, "OUT_BOUND", 2.0**-20)
+    found = noise_ceiling(build_layout(PRESETS["8b"]))
+    assert found.logit > found.lead
