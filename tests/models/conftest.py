@@ -57,7 +57,9 @@ def copied_pair(pair: Pair, tmp_path: Path) -> Path:
 def accept_length(pair: Pair) -> Callable[..., float]:
     """Accept length that the forward passes give for the pair's prompt, with the draft fed as asked."""
 
-    def measure(draft: Model | None = None, *, capture: tuple[int, ...] | None = None, skip_fc: bool = False) -> float:
+    def measure(
+        draft: Model | None = None, *, capture: tuple[int, ...] | None = None, skip_fc: bool = False
+    ) -> float:
         target = pair.model("target")
         result = target_pass(target, pair.ids, capture=capture)
         hidden = result.final if skip_fc else result.aux

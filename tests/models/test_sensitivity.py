@@ -37,7 +37,10 @@ def test_eagle_with_the_targets_head_ends_acceptance(pair):
     target, draft = pair.model("target"), pair.model("draft")
     result = target_pass(target, pair.ids)
     raw, vocab = draft.weights.raw, pair.rule.preset.vocab
-    draft.weights.entries = {**draft.weights.entries, "lm_head.weight": target.weights.entries["lm_head.weight"]}
+    draft.weights.entries = {
+        **draft.weights.entries,
+        "lm_head.weight": target.weights.entries["lm_head.weight"],
+    }
     draft.weights.raw = lambda name: np.zeros(vocab, np.int64) if name == "d2t" else raw(name)
     proposed = draft_chain(draft, target.weights, pair.ids, result.final[:-1], 1)[:, 0]
     assert (proposed[:-1] == pair.ids[2:]).mean() < 0.05
@@ -102,7 +105,7 @@ def test_each_distance_reads_exactly_that_token(pair, next_tokens):
 
 
 def test_positions_off_by_one_from_a_point_on_show(pair, next_tokens):
-    """The tokens after a point stand one position too far: every look across the point lands beside its token."""
+    """From a point on tokens stand one position too far: looks across it land beside their token."""
     right = next_tokens()
     at = np.arange(len(pair.ids))
     at[80:] += 1

@@ -41,7 +41,7 @@ def replay(
 ) -> None:
     """Send the case to both servers and compare the token ids.
 
-    Exit code 0: equal, or ties only; 1: diverged; 3: undecided.
+    Exit code 0: equal, or ties only; 1: diverged, or the reference is not as known beforehand; 3: undecided.
     """
     if len(url) != 2:
         raise UsageFault(f"--url must be given twice (reference, then other), got {len(url)}")
@@ -62,15 +62,14 @@ def replay(
     floor = measure_floor(pairs)
     control = compare(wanted, again, floor, wanted_tokens=None)
     result = compare(wanted, got, floor, wanted_tokens=None)
-    for line in lines(case, wanted, result, control, floor):
+    unlike = unlike_truth(case, wanted)
+    for line in [*lines(result, control, floor), *unlike]:
         typer.echo(line)
-    raise typer.Exit({"PASS": 0, "DIVERGED": 1}.get(result.verdict, 3))
+    raise typer.Exit(1 if unlike else {"PASS": 0, "DIVERGED": 1}.get(result.verdict, 3))
 
 
-def lines(
-    case: Case, wanted: Sequence[Output], result: ParityResult, control: ParityResult, floor: Floor | None
-) -> list[str]:
-    """The report: verdict, floor, control, every request that differs, and the known truth if any."""
+def lines(result: ParityResult, control: ParityResult, floor: Floor | None) -> list[str]:
+    """The report: verdict, floor, control, and every request that differs."""
     text = [f"{result.verdict} {result.headline()}"]
     if floor is None:
         text.append("  floor: not measured, no difference is forgiven")
@@ -81,8 +80,14 @@ def lines(
         )
     text.append(f"  control: the reference against itself: {control.headline()}")
     text += [f"  {each.line()}" for each in result.comparisons if each.outcome is not Outcome.EQUAL]
-    for i, known in enumerate(case.wanted_ids or ()):
-        at = first_difference(known, wanted[i].ids)
-        if at is not None:
-            text.append(f"  request {i}: the reference itself leaves the known output at token {at}")
     return text
+
+
+def unlike_truth(case: Case, outputs: Sequence[Output]) -> list[str]:
+    """A line for each request whose reference output is not the one known beforehand."""
+    found = []
+    for i, known in enumerate(case.wanted_ids or ()):
+        at = first_difference(known, outputs[i].ids)
+        if at is not None:
+            found.append(f"  request {i}: the reference itself leaves the known output at token {at}")
+    return found

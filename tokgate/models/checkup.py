@@ -15,9 +15,10 @@ import numpy as np
 
 from tokgate.errors import ModelMissing
 from tokgate.models import guard
+from tokgate.models.bounds import noise_ceiling
 from tokgate.models.dial import verify_count
 from tokgate.models.forward import draft_chain, load_model, target_pass
-from tokgate.models.layout import hops
+from tokgate.models.layout import build_layout, hops
 from tokgate.models.noise import hashes as hash_numbers
 from tokgate.models.noise import stream_key
 from tokgate.models.presets import Preset
@@ -75,6 +76,7 @@ def verify(folder: Path, *, hashes: bool = True) -> Report:
         changed = [name for name, wanted in truth.files.items() if _digest(folder / name) != wanted]
         report.note(not changed, f"SHA-256 of {len(truth.files)} files" + _named(changed))
     _rotary(truth.rule.preset, report)
+    _noise(truth.rule.preset, report)
     _forward(folder, truth, report)
     return report
 
@@ -94,12 +96,20 @@ def _rotary(preset: Preset, report: Report) -> None:
     )
 
 
+def _noise(preset: Preset, report: Report) -> None:
+    ceiling = noise_ceiling(build_layout(preset))
+    report.note(
+        ceiling.logit < ceiling.lead / 2,
+        f"noise can take at most {ceiling.logit:.2f} of the best logit's lead of {ceiling.lead:.2f}, at its worst",
+    )
+
+
 def _forward(folder: Path, truth: Truth, report: Report) -> None:
     rule = truth.rule
     size = sum((folder / name).stat().st_size for name in truth.files)
     small = size <= SMALL_BYTES
     # Long enough for the relay and the nearest single hop to be present, and to cross both.
-    prompt_tokens, new_tokens = (160, 160) if small else (rule.preset.distances[0] - 5, 37)
+    prompt_tokens, new_tokens = (130, 80) if small else (rule.preset.distances[0] - 5, 37)
     prompt = prompt_of(rule, prompt_tokens)
     ids = [*prompt, *rule.continuation(prompt, new_tokens)]
     steps = truth.dial.steps
