@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks import decision_rules as rules
 from benchmarks.decision_model import Scenario, batches, scenarios
-from benchmarks.decision_report import Cell, page, targets
+from benchmarks.decision_report import OURS, Cell, page, targets
 from tokgate.analysis.looks import Plan
 from tokgate.analysis.stored import judge_stored
 
@@ -38,8 +38,8 @@ class Size:
     curve: int
 
 
-FULL = Size(alarms=400_000, null=40_000, planted=20_000, slow_rules=10_000, curve=4_000)
-QUICK = Size(alarms=40_000, null=5_000, planted=4_000, slow_rules=1_000, curve=800)
+FULL = Size(alarms=400_000, null=40_000, planted=20_000, slow_rules=4_000, curve=4_000)
+QUICK = Size(alarms=40_000, null=4_000, planted=2_000, slow_rules=400, curve=800)
 
 
 def plan(alpha: float) -> Plan:
@@ -79,10 +79,11 @@ def measure(scenario: Scenario, size: Size) -> dict[tuple[str, float], Cell]:
         for batch in batches(scenario, series, seed=1):
             slowed = batch.slowed(change) if change else batch
             for name, rule in rule_set(sigma).items():
-                if name != "tokgate, 0.01/40" and seen >= (size.slow_rules if name in SLOW else size.null):
+                enough = size.slow_rules if name in SLOW else size.null
+                if name != OURS and seen >= enough:
                     continue
                 key = (name, change)
-                end = rule(slowed)
+                end = rule(slowed.head(enough - seen) if name != OURS else slowed)
                 found[key] = found.get(key, Cell()).plus(end, np.log1p(change))
             seen += len(batch.s0)
     return found
@@ -115,7 +116,7 @@ def stored(size: Size) -> list[tuple[str, int, float, dict[str, float]]]:
         for sessions in (3, 10, 20):
             for change in CHANGES:
                 rng = np.random.default_rng(5)
-                count = size.slow_rules // 5
+                count = size.slow_rules // 4
                 kinds = []
                 for _ in range(count):
                     level = rng.normal(0, np.hypot(day, 0.01), sessions + 1)

@@ -108,6 +108,12 @@ class Series:
         shift = math.log1p(change)
         return Series(self.differences + shift, self.s0, self.reference, self.candidate + shift)
 
+    def head(self, count: int) -> Series:
+        """The first so many series."""
+        return Series(
+            self.differences[:count], self.s0[:count], self.reference[:count], self.candidate[:count]
+        )
+
 
 def batches(
     scenario: Scenario,

@@ -130,7 +130,7 @@ def best_of(tries: int, share: float) -> Rule:
         bad = np.stack(
             [np.exp(series.candidate[:, k, :5]).mean(axis=1) < (1 - share) * a for k in range(tries)], axis=1
         )
-        alarm = bad.all(axis=1)
+        alarm: Flags = np.asarray(bad.all(axis=1))
         return Ends(alarm, ~alarm, np.where(alarm, tries, bad.argmin(axis=1) + 1.0))
 
     return rule

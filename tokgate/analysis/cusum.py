@@ -1,4 +1,4 @@
-"""CUSUM on nightly values: sees a slide that no single night shows. An alarm opens an A/B and fails nothing."""
+"""CUSUM on nightly values: sees a slide that no single night shows. It fails nothing, it opens an A/B."""
 
 from __future__ import annotations
 
