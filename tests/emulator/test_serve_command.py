@@ -45,7 +45,7 @@ def test_quiet_shows_the_url_and_stops_a_stubborn_server(tmp_path: Path) -> None
     assert process.stdout is not None
     assert "serving at http" in process.stdout.readline()
     process.terminate()
-    out, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=20)
     assert process.returncode == 0
     assert "server_args=" not in err
 
