@@ -88,6 +88,17 @@ class LogReader:
         self._end_block(events)
         return events
 
+    @property
+    def at_line_start(self) -> bool:
+        """Whether no line is unfinished."""
+        return self._cutter.empty
+
+    def end_traceback(self) -> list[Event]:
+        """End a traceback that is open: something stood between it and what follows."""
+        events: list[Event] = []
+        self._end_block(events)
+        return events
+
     def _part(self, part: bytes, events: list[Event]) -> None:
         """One line, or one overwriting of it: cut it before each header that stands in it."""
         header = grammar.HEADER.search(part)
