@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -72,7 +73,7 @@ def test_text_and_ids_are_cumulative_and_counts_agree(shared: Start) -> None:
         assert event["text"] == "".join(f" t{token}" for token in ids)
         before = ids
     assert max(b["meta_info"]["completion_tokens"] - a["meta_info"]["completion_tokens"]
-               for a, b in zip(events, events[1:], strict=False)) > 1  # fmt: skip
+               for a, b in itertools.pairwise(events)) > 1  # fmt: skip
     meta = events[-1]["meta_info"]
     assert meta["finish_reason"] == {"type": "length", "length": 40}
     histogram = meta["spec_accept_histogram"]
@@ -248,7 +249,7 @@ def test_cpu_wording_of_23(emulate: Start) -> None:
     ).wait_ready()
     server.generate((1, 2, 3), 150)
     recorded = kinds((SAMPLES / "0.5.23-cpu-eagle3.log").read_text(errors="replace"))
-    for start in ("Decode batch", "Prefill batch", "max_total_num_tokens", "Max running requests is reset"):
+    for start in ("Init parallel", "Memory baseline", "Decode batch", "Prefill batch", "max_total_num_tokens", "Max running requests is reset"):
         assert {kind for kind in kinds(server.log) if kind.startswith(start)} <= recorded
         assert any(kind.startswith(start) for kind in kinds(server.log)), start
     assert "cpu graph: False" in server.log

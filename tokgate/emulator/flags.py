@@ -127,7 +127,7 @@ FLAGS: tuple[Flag, ...] = (
     _switch("disable-radix-cache"),
     _switch("disable-overlap-schedule"),
     _switch("disable-custom-all-reduce"),
-    _switch("disable-flashinfer-autotune", since=10),
+    _switch("disable-flashinfer-autotune"),
     _switch("enable-mixed-chunk"),
     _switch("enable-metrics"),
     _switch("enable-torch-compile"),

@@ -1,7 +1,7 @@
 """The packaged scenarios, already checked: a server starts twice as fast without pydantic and YAML.
 
-``prepared.json`` holds every plan of every packaged scenario beside a check sum of its file. A plan is used only
-while the check sum fits, so an edited scenario is read and checked again; ``python -m
+``prepared.json`` holds every plan of every packaged scenario beside a check sum of its file. A plan is
+used only while the check sum fits, so an edited scenario is read and checked again; ``python -m
 tokgate.emulator.prepared`` writes the file anew, and a test compares.
 """
 

@@ -14,6 +14,8 @@ FREE_GB = 139.09
 TARGET_GB = 2.07
 DRAFT_GB = 0.41
 LOADER = "Multi-thread loading shards: "
+# Recorded of 0.5.15 (old) and 0.5.23 (new); where between them it changed is not known.
+NEW_INIT_WORDING = 20
 DRAFT_LOG_ALL_RANKS_UNTIL = 11
 
 
@@ -89,10 +91,23 @@ class Startup:
 
     def _distributed(self, used_gb: float) -> None:
         began = time.monotonic()
+        if self._settings.patch >= NEW_INIT_WORDING:
+            self._parallel(used_gb)
+            return
         self._log.line("Init torch distributed begin.")
         self._barrier()
         elapsed = time.monotonic() - began
         self._log.line(f"Init torch distributed ends. elapsed={elapsed:.2f} s, mem usage={used_gb:.2f} GB")
+
+    def _parallel(self, used_gb: float) -> None:
+        """The newer wording; a draft model, which uses what is there, says only the second half."""
+        began = time.monotonic()
+        if used_gb:
+            self._log.line("Init parallel begin.")
+        self._barrier()
+        if used_gb:
+            self._log.line(f"Init parallel ends. elapsed={time.monotonic() - began:.2f} s")
+        self._log.line(f"Memory baseline taken. mem usage={used_gb:.2f} GB")
 
     def _weights(self, name: str, size_gb: float, length_s: float) -> None:
         self._log.line(f"Load weight begin. avail mem={self._free:.2f} GB")
