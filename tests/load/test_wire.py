@@ -140,6 +140,23 @@ def test_the_quick_way_is_taken() -> None:
     assert list(record.users)[:6] == [1, 2, 3, 4, 5, 6]
 
 
+def test_counters_read_early_are_the_same() -> None:
+    """A long run reads counters in steps and frees the tails, if it can."""
+    pieces = at_chunks(stream(40))
+    record, _ = record_of(pieces)
+    steps = 1
+    while not record.extract(7):
+        steps += 1
+    assert steps == 6
+    record.free()
+    assert not record.tails
+    assert digest(record) == digest(record_of(pieces)[0])
+    uncounted, _ = record_of([piece.replace(b"completion_tokens", b"completion_tokenz") for piece in pieces])
+    assert uncounted.extract(1000)
+    uncounted.free()
+    assert uncounted.tails
+
+
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
 def test_real_bytes_cut_anywhere(path: Path) -> None:
     data = path.read_bytes()

@@ -14,6 +14,8 @@ from tokgate.load.wire import Response
 
 SO_TIMESTAMPNS = 35  # Linux, 64-bit: SO_TIMESTAMPNS_OLD; the message holds two 64-bit integers.
 CONTROL = socket.CMSG_SPACE(16)
+READ_SIZE = 65536
+NO_MARK = -READ_SIZE  # a place that no read reaches
 Address = tuple[int, Any]  # family, sockaddr
 # sock.recvmsg_into
 Receive = Callable[[list[bytearray], int], tuple[int, list[tuple[int, int, bytes]], int, Any]]
@@ -26,7 +28,7 @@ class Stream:
         sock: ``None`` while closed.
         recv: ``sock.recvmsg_into``.
         aligned: the next read may be one whole event in the middle of a stream.
-        mark: where the last event had its finish reason, in bytes from its end.
+        mark: where the last event had its finish reason, in bytes from its end; NO_MARK before the first.
         progress, progress_ns: number of events at the last look, and when it last changed (monotonic).
         request, unsent: the request's bytes, and those still to be written.
         served: responses completed on this connection.
@@ -54,7 +56,7 @@ class Stream:
         self.record: Record | None = None
         self.response = Response()
         self.aligned = False
-        self.mark = 0
+        self.mark = NO_MARK
         self.progress = 0
         self.progress_ns = 0
         self.request = memoryview(b"")
@@ -98,7 +100,7 @@ class Stream:
         self.record = record
         self.response = Response()
         self.aligned = False
-        self.mark = 0
+        self.mark = NO_MARK
         self.progress = 0
         self.progress_ns = now_ns
         self.request = self.unsent = request

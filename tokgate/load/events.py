@@ -7,16 +7,13 @@ Standard library only. Tokens are the server's counters (``meta_info.completion_
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokgate.load.record import TAIL, Record
+from tokgate.load.record import NO_COUNTER, TAIL, Record
 
-COUNTER = b'"completion_tokens":'
 UNCOUNTED = -1
-_DIGITS = re.compile(rb"\s*(\d{1,9})[,}\s]")
 _EMPTY = (b'"content":""', b'"text":""', b'"choices":[]', b"[DONE]")
 
 
@@ -114,16 +111,10 @@ def _counter(event: dict[str, Any]) -> int | None:
 
 def _count(record: Record, parsed: dict[int, dict[str, Any]], facts: Facts) -> None:
     """Fill ``counts``: the counter where it grew."""
-    found: list[int | None] = []
-    tails = record.tails
-    for position in range(len(record.users)):
-        if position in record.whole:
-            found.append(_counter(parsed[position]) if position in parsed else None)
-            continue
-        start, end = position * TAIL, (position + 1) * TAIL
-        at = tails.rfind(COUNTER, start, end)
-        match = _DIGITS.match(tails, at + len(COUNTER), end) if at >= 0 else None
-        found.append(int(match[1]) if match else None)
+    record.extract(len(record.users))
+    found = [None if counter == NO_COUNTER else counter for counter in record.counters]
+    for position, event in parsed.items():
+        found[position] = _counter(event)
     counted = sum(value is not None for value in found)
     if counted <= 1 and len(found) > 2:
         _count_bearing(record, parsed, facts)

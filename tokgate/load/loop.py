@@ -14,6 +14,8 @@ from tokgate.load.record import Record
 
 TICK_NS = 50_000_000
 BEAT_NS = 250_000_000
+BULK = 300_000  # finished events whose tails are kept: 80 MB
+SHRINK_STEP = 200  # events a pass: about 0.15 ms
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _STDIN = 0
 
@@ -50,6 +52,8 @@ class Loop:
         self._idle: list[Stream] = []
         self._active = 0
         self._done = self._failed = self._events = 0
+        self._bulk: deque[Record] = deque()
+        self._bulk_events = 0
         self._start_ns = 0
         self._drain_from_ns = 0
         self._next_beat_ns = 0
@@ -116,6 +120,8 @@ class Loop:
                 next_tick = time.monotonic_ns() + TICK_NS
                 self._tick()
             self._dispatch()
+            if self._bulk_events > BULK:
+                self._shrink()
         self._sample_clock()
 
     def _wait(self) -> float:
@@ -236,6 +242,8 @@ class Loop:
         self._done += 1
         self._failed += bool(record.outcome)
         self._events += len(record.users)
+        self._bulk.append(record)
+        self._bulk_events += len(record.users)
         if stream.sock is not None and not response.keep_alive:
             self._drop(stream)
         self._idle.append(stream)
@@ -275,6 +283,14 @@ class Loop:
         self._plan.clear()
         self._drop(stream)
         self._finish(stream)
+
+    def _shrink(self) -> None:
+        """In a long run, read counters out of finished records, a little at a time, and free their tails."""
+        record = self._bulk[0]
+        if record.extract(SHRINK_STEP):
+            self._bulk.popleft()
+            self._bulk_events -= len(record.users)
+            record.free()
 
     def _sample_clock(self) -> None:
         """Offset of the clocks, from the tightest of five readings."""

@@ -7,10 +7,12 @@ cut changes times, never facts.
 
 from __future__ import annotations
 
-from tokgate.load.connection import Stream, is_cumulative, stamp_of
+from tokgate.load.connection import NO_MARK, READ_SIZE, Stream, is_cumulative, stamp_of
 from tokgate.load.record import MIDDLE, NO_STAMP, TAIL
-from tokgate.load.wire import chunk_size
 
+# Longer reads hold TAIL bytes of data behind any head.
+_LONG = TAIL + 16
+_NEVER = bytes(READ_SIZE + 1)  # longer than the buffer, so that it never begins with it
 Control = list[tuple[int, int, bytes]]
 
 
@@ -25,14 +27,14 @@ class Reader:
         buffer: where a read is put, from its start.
     """
 
-    __slots__ = ("_ends", "_find", "_keep_whole", "_rfind", "_sizes", "_starts", "_view", "buffer")
+    __slots__ = ("_ends", "_find", "_heads", "_keep_whole", "_rfind", "_starts", "_view", "buffer")
 
     def __init__(self, keep_output_ids: bool) -> None:
-        self.buffer = bytearray(65536)
+        self.buffer = bytearray(READ_SIZE)
         self._view = memoryview(self.buffer)
         self._find, self._rfind = self.buffer.find, self.buffer.rfind
         self._starts, self._ends = self.buffer.startswith, self.buffer.endswith
-        self._sizes: dict[bytes, int] = {}
+        self._heads: dict[int, bytes] = {}
         self._keep_whole = keep_output_ids
 
     def take(self, stream: Stream, size: int, control: Control, now: int) -> bool:
@@ -47,31 +49,44 @@ class Reader:
         Returns:
             Whether the response is over.
         """
-        if stream.aligned and self._ends(b"}\n\n\r\n", 0, size):
-            # SIZE CRLF "data: {" ... "}" LF LF CRLF and nothing more: one chunk that is one event.
-            at = self._find(b"\r\n", 1, 10)
-            if at > 0 and self._starts(b"data: {", at + 2) and self._find(b"\n", at + 2, size) == size - 4:
-                digits = bytes(self._view[:at])
-                length = self._sizes.get(digits)
-                if length is None:
-                    length = self._sizes[digits] = chunk_size(digits) or 0
-                if length + at + 4 == size and self._middle(stream, at + 8, size):
-                    record = stream.record
-                    record.stamps += control[0][2] if control else NO_STAMP  # type: ignore[union-attr]
-                    record.users.append(now)  # type: ignore[union-attr]
-                    if size - 4 - TAIL >= at + 8:
-                        record.tails += self._view[size - 4 - TAIL : size - 4]  # type: ignore[union-attr]
-                    else:
-                        record.tails += bytes(self._view[at + 8 : size - 4]).rjust(TAIL)  # type: ignore[union-attr]
-                    return False
+        # One chunk that is one event, SIZE CRLF "data: {" ... "}" LF LF CRLF, with the mark of the middle
+        # where it was in the event before.
+        if (
+            stream.aligned
+            and self._starts(self._heads.get(size) or self._head(size))
+            and self._ends(b"}\n\n\r\n", 0, size)
+            and self._find(b"\n", 6, size) == size - 4
+            and (
+                (size > stream.mark and self._starts(MIDDLE, size - stream.mark))
+                or self._middle(stream, size)
+            )
+        ):
+            record = stream.record
+            record.stamps += control[0][2] if control else NO_STAMP  # type: ignore[union-attr]
+            record.users.append(now)  # type: ignore[union-attr]
+            if size >= _LONG:
+                record.tails += self._view[size - 4 - TAIL : size - 4]  # type: ignore[union-attr]
+            else:
+                data = bytes(self._view[self._find(b"{") : size - 4])
+                record.tails += data[-TAIL:].rjust(TAIL)  # type: ignore[union-attr]
+            return False
         return self._parse(stream, bytes(self._view[:size]), control, now)
 
-    def _middle(self, stream: Stream, start: int, size: int) -> bool:
-        """Whether the event bears the mark of the middle; it stands where it stood in the event before."""
-        if stream.mark and self._starts(MIDDLE, max(start, size - stream.mark)):
-            return True
-        found = self._rfind(MIDDLE, start, size)
-        stream.mark = size - found if found >= 0 else 0
+    def _head(self, size: int) -> bytes:
+        """How a read of ``size`` bytes begins that is one chunk with one event."""
+        digits = 1
+        while digits < 4 and size - 4 - digits >= 16**digits:
+            digits += 1
+        number = b"%x" % max(0, size - 4 - digits)
+        # Not every size is one of a chunk: 16 bytes of data take 22, 15 take 20.
+        head = number + b"\r\ndata: {" if len(number) == digits and size > 16 else _NEVER
+        self._heads[size] = head
+        return head
+
+    def _middle(self, stream: Stream, size: int) -> bool:
+        """Whether the event bears the mark of the middle, wherever it stands."""
+        found = self._rfind(MIDDLE, 0, size)
+        stream.mark = size - found if found >= 0 else NO_MARK
         return found >= 0
 
     def _parse(self, stream: Stream, data: bytes, control: Control, now: int) -> bool:

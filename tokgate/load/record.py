@@ -7,6 +7,7 @@ errors) is kept whole. Nothing is parsed as JSON while the clock runs.
 
 from __future__ import annotations
 
+import re
 from array import array
 
 TAIL = 256
@@ -14,6 +15,9 @@ NO_STAMP = bytes(16)
 # An event that carries this is neither the last nor an error. Inside a JSON string the quote would be
 # escaped, so that text cannot imitate it.
 MIDDLE = b'"finish_reason":null'
+COUNTER = b'"completion_tokens":'
+NO_COUNTER = -1
+_DIGITS = re.compile(rb"\s*(\d{1,9})[,}\s]")
 
 
 class Record:
@@ -25,7 +29,8 @@ class Record:
         intended_ns, sent_ns, ended_ns: CLOCK_MONOTONIC; 0 where it never came to that.
         stamps: per event, the kernel's ``struct timespec`` (CLOCK_REALTIME), zeros when it gave none.
         users: per event, CLOCK_REALTIME after the read, ns. Events of one read share it.
-        tails: per event, ``TAIL`` bytes, right-aligned.
+        tails: per event, ``TAIL`` bytes, right-aligned; given up once all counters are extracted.
+        counters: the token counters extracted so far, -1 where an event has none.
         whole: events kept whole, by position.
         outcome, detail: set when it failed in transport; empty while all went well.
         stall_phase, waited_s, limit_s: for outcome ``stalled``.
@@ -34,6 +39,7 @@ class Record:
 
     __slots__ = (
         "asked",
+        "counters",
         "detail",
         "ended_ns",
         "index",
@@ -59,6 +65,7 @@ class Record:
         self.stamps = bytearray()
         self.users = array("q")
         self.tails = bytearray()
+        self.counters = array("i")
         self.whole: dict[int, bytes] = {}
         self.outcome = ""
         self.detail = ""
@@ -75,6 +82,29 @@ class Record:
         if keep_whole or not position or MIDDLE not in payload:
             self.whole[position] = payload
         self.tails += payload[-TAIL:].rjust(TAIL)
+
+    def extract(self, limit: int) -> bool:
+        """Read the counters of up to ``limit`` further events out of their tails.
+
+        Returns:
+            Whether all are read.
+        """
+        counters, tails = self.counters, self.tails
+        last = min(len(self.users), len(counters) + limit)
+        for position in range(len(counters), last):
+            if position in self.whole:
+                counters.append(NO_COUNTER)
+                continue
+            start, end = position * TAIL, (position + 1) * TAIL
+            at = tails.rfind(COUNTER, start, end)
+            match = _DIGITS.match(tails, at + len(COUNTER), end) if at >= 0 else None
+            counters.append(int(match[1]) if match else NO_COUNTER)
+        return last == len(self.users)
+
+    def free(self) -> None:
+        """Give up the tails, when their counters are all that will be asked of them."""
+        if sum(counter != NO_COUNTER for counter in self.counters) > 1:
+            self.tails = bytearray()
 
     def fail(self, outcome: str, detail: str) -> None:
         """Set the outcome, unless one stands already."""
