@@ -13,13 +13,12 @@ from typing import Annotated
 import typer
 
 from tokgate.errors import SampleFault, UsageFault
-from tokgate.gate.results import read_run, read_verdicts
+from tokgate.gate.results import RUN_FILE, read_run, read_verdicts
 from tokgate.verdict import exit_code
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 PYTEST_INTERRUPTED, PYTEST_INTERNAL, PYTEST_USAGE, PYTEST_NOTHING = 2, 3, 4, 5
-RUN_FILE = "TOKGATE_RUN_FILE"
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

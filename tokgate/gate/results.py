@@ -25,6 +25,9 @@ from tokgate.errors import ResultsUnwritable, SampleFault
 from tokgate.load.sample import Sample, write_json
 from tokgate.verdict import Kind, Verdict
 
+RUN_FILE = "TOKGATE_RUN_FILE"
+"""Variable that names a file into which the folder of the run is written, for a caller of pytest."""
+
 
 class Results:
     """The folder of one run. Thread-safe.
@@ -47,6 +50,8 @@ class Results:
         for name in ("samples", "logs", "forensics"):
             self._make(self.folder / name)
         _point(root / "latest", self.name)
+        if RUN_FILE in os.environ:
+            Path(os.environ[RUN_FILE]).write_text(str(self.folder.resolve()), encoding="utf-8")
 
     def _make(self, folder: Path) -> None:
         try:

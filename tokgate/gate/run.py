@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import ExitStack
 from types import TracebackType
 
 from tokgate import __version__
@@ -10,41 +11,25 @@ from tokgate.analysis.parity_case import Case
 from tokgate.config.gate import ParitySizes
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
-from tokgate.errors import (
-    EngineFault,
-    Exited,
-    Hang,
-    HostFault,
-    Misconfigured,
-    TokgateError,
-    UsageFault,
-)
+from tokgate.errors import TokgateError, UsageFault
 from tokgate.gate import modelstore, parity
 from tokgate.gate.campaign import Campaign, Planned, Visit
+from tokgate.gate.claim import claim
+from tokgate.gate.faults import verdict_of
 from tokgate.gate.judge import Judge
 from tokgate.gate.measurement import Measurer
 from tokgate.gate.results import Results
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import Starter
 from tokgate.report.markdown import report
-from tokgate.verdict import Kind, Verdict
+from tokgate.verdict import Verdict
 
 SMALL_VOCABULARY = 1000
 """Prompts of parity stay below this where the model's vocabulary is not known here."""
 
-# The first class that fits gives the verdict's kind.
-_KINDS: tuple[tuple[type[TokgateError], Kind], ...] = (
-    (Hang, Kind.HANG),
-    (Exited, Kind.EXITED),
-    (Misconfigured, Kind.MISCONFIGURED),
-    (UsageFault, Kind.MISCONFIGURED),
-    (HostFault, Kind.UNFIT),
-    (EngineFault, Kind.EXITED),
-)
-
 
 class Run:
-    """A run: results folder, campaign of servers, judge, verdicts. A context manager.
+    """A run: the host's GPUs, a results folder, a campaign of servers, judge, verdicts. A context manager.
 
     Args:
         setup: the checked request.
@@ -54,6 +39,7 @@ class Run:
 
     Raises:
         ResultsUnwritable: the results folder cannot be made.
+        HostFault: as :func:`tokgate.gate.claim.claim`.
     """
 
     def __init__(
@@ -67,6 +53,8 @@ class Run:
     ) -> None:
         self.setup = setup
         self.verdicts: list[Verdict] = []
+        self._claim = ExitStack()
+        warnings = self._claim.enter_context(claim(setup))
         self.results = Results(
             setup.request.results,
             {
@@ -78,6 +66,7 @@ class Run:
                 "profiles": sorted(profiles),
                 "workloads": sorted(workloads),
                 "gated_metrics": list(setup.gate.metrics),
+                "host_warnings": warnings,
             },
         )
         starter = self._starter = Starter(setup, self.results)
@@ -151,18 +140,10 @@ class Run:
     def verdict_of(self, error: TokgateError, subject: str) -> Verdict:
         """The verdict that a fault stands for; one verdict a fault, however many tests it stops."""
         known = self._verdict_of.get(id(error))
-        if known is not None:
-            return known
-        kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), Kind.EXITED)
-        files: tuple[str, ...] = ()
-        if isinstance(error, EngineFault):
-            files = tuple(str(path) for path in error.files)
-            if error.profile:
-                subject = f"{'startup' if not error.phase else error.phase}[{error.profile}]"
-        verdict = Verdict(kind, subject, error.headline, body=error.details, files=files)
-        self._verdict_of[id(error)] = verdict
-        self.add(verdict)
-        return verdict
+        if known is None:
+            known = self._verdict_of[id(error)] = verdict_of(error, subject)
+            self.add(known)
+        return known
 
     def __enter__(self) -> Run:
         return self
@@ -179,3 +160,4 @@ class Run:
             self.results.close("interrupted" if kind else "complete")
             text = report(self.setup.header(), self.verdicts)
             (self.results.folder / "report.md").write_text(text, encoding="utf-8")
+            self._claim.close()

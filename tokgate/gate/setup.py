@@ -33,6 +33,7 @@ class Request:
         runs: measured runs a workload, else as in ``gate.yaml``.
         faults: fault specs for the emulated engine.
         engine_flags: flags passed to the engine as they are, after those of the profile.
+        wait_gpu_s: how long to queue for a GPU that another gate holds.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class Request:
     runs: int | None = None
     faults: tuple[str, ...] = ()
     engine_flags: tuple[str, ...] = ()
+    wait_gpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,8 +145,8 @@ class Starter:
             # The emulator is this very package, wherever it was imported from.
             paths.append(str(Path(__file__).parents[2]))
         if paths:
-            inherited = env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
-            env["PYTHONPATH"] = os.pathsep.join([*paths, *([inherited] if inherited else [])])
+            # An engine with packages of its own gets those alone: none of tokgate's may get in between.
+            env["PYTHONPATH"] = os.pathsep.join(paths)
         return env
 
     def _usual_s(self, profile: Profile) -> dict[str, float]:

@@ -1,0 +1,35 @@
+"""The verdict that a fault stands for."""
+
+from __future__ import annotations
+
+from tokgate.errors import (
+    EngineFault,
+    Exited,
+    Hang,
+    HostFault,
+    TokgateError,
+    UsageFault,
+)
+from tokgate.verdict import Kind, Verdict
+
+# The first class that fits gives the kind; Misconfigured is a UsageFault.
+_KINDS: tuple[tuple[type[TokgateError], Kind], ...] = (
+    (Hang, Kind.HANG),
+    (Exited, Kind.EXITED),
+    (UsageFault, Kind.MISCONFIGURED),
+    (HostFault, Kind.UNFIT),
+)
+
+
+def verdict_of(error: TokgateError, subject: str) -> Verdict:
+    """A fault as a verdict.
+
+    Args:
+        error: what was raised.
+        subject: ``workload[profile]`` of the test that met it.
+    """
+    kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), Kind.EXITED)
+    files: tuple[str, ...] = ()
+    if isinstance(error, EngineFault):
+        files = tuple(str(path) for path in error.files)
+    return Verdict(kind, subject, error.headline, body=error.details, files=files)
