@@ -52,7 +52,10 @@ def gate(
 
 
 def _names_a_test(folder: Path, argument: str) -> bool:
-    return not argument.startswith("-") and (folder / argument.split("::")[0]).exists()
+    """Whether an argument chooses tests: a path in the suite, not the value of an option."""
+    path = (folder / argument.split("::")[0]).resolve()
+    suite = (folder / "perf_tests").resolve()
+    return not argument.startswith("-") and path.exists() and (path == suite or suite in path.parents)
 
 
 def _pytest(folder: Path, arguments: list[str], run_file: Path) -> int:

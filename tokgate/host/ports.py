@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 
+from tokgate.errors import PortTaken
 from tokgate.host import proc
+
+# SGLang takes port + 10000 for gRPC and others near by, so the port must leave room below 65536; above 32768
+# Linux gives ports to outgoing connections, which could take one in between.
+FIRST, LAST = 20000, 32000
 
 _given: set[int] = set()
 _lock = threading.Lock()
@@ -16,16 +22,17 @@ def free_port(host: str = "127.0.0.1") -> int:
 
     Another process can still take it before the engine binds it; the engine then dies and the launch
     says :class:`~tokgate.errors.PortTaken`.
+
+    Raises:
+        PortTaken: none was found.
     """
     with _lock:
-        for _ in range(100):
-            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-                probe.bind((host, 0))
-                port = int(probe.getsockname()[1])
-            if port not in _given:
-                break
-        _given.add(port)
-        return port
+        for _ in range(1000):
+            port = random.randint(FIRST, LAST)
+            if port not in _given and is_free(port, host):
+                _given.add(port)
+                return port
+    raise PortTaken(f"no free port between {FIRST} and {LAST} on {host} in 1000 tries")
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
