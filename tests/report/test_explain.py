@@ -184,3 +184,31 @@ def test_command_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     log = str(EXPLAINED.SAMPLES / EXPLAINED.LOGS[0])
     assert run(["explain", log, "--html", str(tmp_path / "no" / "page.html")]) == 3
     assert "cannot write" in capsys.readouterr().err
+
+
+def test_the_founding_day_as_two_logs() -> None:
+    """82.5 tok/s without, 60.6 tok/s with speculation at accept length 2.0: rows 1 and 5."""
+    prefill = (
+        "[2026-01-10 10:00:00 TP0] Prefill batch, #new-seq: 1, #new-token: 6, #cached-token: 0, "
+        "token usage: 0.00, #running-req: 0, #queue-req: 0, #pending-token: 0, cuda graph: False, "
+        "input throughput (token/s): 1.08\n"
+    )
+    line = (
+        "[2026-01-10 10:00:0{second} TP0] Decode batch, #running-req: 1, #token: 44, token usage: 0.00, "
+        "{accept}cuda graph: True, gen throughput (token/s): {rate:.2f}, #queue-req: 0\n"
+    )
+
+    def log(rate: float, accept: str) -> bytes:
+        waking = line.format(second=1, accept=accept, rate=rate / 9)
+        steady = "".join(line.format(second=second, accept=accept, rate=rate) for second in range(2, 9))
+        return (prefill + waking + steady).encode()
+
+    plain = EXPLAINED.explained_bytes(log(82.5, ""), "baseline.log")
+    eagle = EXPLAINED.explained_bytes(log(60.6, "accept len: 2.00, accept rate: 0.33, "), "eagle3.log")
+    assert (plain.idle_lines, eagle.idle_lines) == (1, 1)
+    found = compare(plain, eagle)
+    assert found.break_even is not None
+    assert found.break_even.cycle_ms == pytest.approx(33.0)
+    assert found.break_even.break_even_accept_length == pytest.approx(2.72, abs=0.01)
+    assert found.break_even.speedup == pytest.approx(0.735, abs=0.001)
+    assert not found.break_even.wins
