@@ -176,6 +176,9 @@ def test_command_text_json_html(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [log["ready"] for log in record["logs"]] == [True, True]
     assert record["comparisons"][0]["break_even"]["wins"] is False
     assert record["logs"][1]["captures"][1]["used_gb"] == -0.04
+    series = record["logs"][1]["series"]
+    assert (series["every"], len(series["rate_tok_s"]), series["accept_length"][0]) == (1, 40, 3.1)
+    assert record["logs"][0]["series"]["accept_length"][0] is None
 
 
 def test_command_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,3 +215,17 @@ def test_the_founding_day_as_two_logs() -> None:
     assert found.break_even.break_even_accept_length == pytest.approx(2.72, abs=0.01)
     assert found.break_even.speedup == pytest.approx(0.735, abs=0.001)
     assert not found.break_even.wins
+
+
+def test_a_rejected_flag_is_the_headline() -> None:
+    """As argparse of 0.5.23 really says it, after a page of usage."""
+    raw = (
+        b"usage: launch_server.py [-h] --model-path MODEL_PATH [--config CONFIG]\n"
+        b"                        [--disable-cuda-graph] [--enable-dp-attention]\n"
+        b"launch_server.py: error: ambiguous option: --cuda-graph-max-bs could match "
+        b"--cuda-graph-max-bs-decode, --cuda-graph-max-bs-prefill\n"
+    )
+    line = headline(EXPLAINED.explained_bytes(raw))
+    assert line.startswith(
+        "server.log: EXITED in an unknown phase: launch_server.py: error: ambiguous option"
+    )
