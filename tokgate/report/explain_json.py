@@ -14,7 +14,6 @@ from tokgate.report.explain_record import Explanation
 from tokgate.report.explain_series import Series
 from tokgate.report.explain_text import headline, state
 
-
 MAX_POINTS = 2000
 
 
