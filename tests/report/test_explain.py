@@ -229,3 +229,22 @@ def test_a_rejected_flag_is_the_headline() -> None:
     assert line.startswith(
         "server.log: EXITED in an unknown phase: launch_server.py: error: ambiguous option"
     )
+
+
+def test_the_same_death_of_several_ranks_is_quoted_once() -> None:
+    death = (
+        "[2026-01-10 10:00:00 TP{rank}] Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "a.py", line 1, in f\nRuntimeError: {what}\n\n'
+    )
+    raw = "".join(death.format(rank=rank, what="boom") for rank in (10, 2))
+    record = EXPLAINED.explained_bytes((raw + death.format(rank=3, what="other")).encode())
+    said = text(record)
+    assert said.count("RuntimeError: boom") == 2  # line 1 and the quotation
+    assert "fatal      2026-01-10 10:00:00 TP2, TP10" in said
+    assert "RuntimeError: other" in said
+
+
+def test_captures_stand_by_kind_and_rank() -> None:
+    lines = "".join(END.format(rank=rank, seconds=1.4) for rank in (10, 2, 0))
+    record = EXPLAINED.explained_bytes(lines.encode())
+    assert [capture.rank for capture in record.captures] == ["TP0", "TP2", "TP10"]
