@@ -58,6 +58,8 @@ class Explainer:
         seen = {capture.rank for capture in record.captures} | set(series.ranks)
         record.ranks = sorted(seen | {name for name, *_ in record.weights}, key=rank_order)
         self._name_targets()
+        kinds = list(dict.fromkeys(capture.kind for capture in record.captures))
+        record.captures.sort(key=lambda capture: (kinds.index(capture.kind), rank_order(capture.rank)))
         return record, series
 
     def _see(self, time: datetime | None) -> None:
