@@ -13,6 +13,7 @@ import pytest
 from tokgate.errors import ModelMissing, ResultsUnwritable, UsageFault
 from tokgate.models import checkup, maker, presets
 from tokgate.models.dial import Dial
+from tokgate.models.forward import load_model, target_pass
 from tokgate.models.layout import build_layout
 from tokgate.models.maker import ensure, make, tensors_of
 from tokgate.models.noise import from_bfloat16, hashes, to_bfloat16, uniform
@@ -66,6 +67,18 @@ def test_near_tie_pair_has_ties_where_it_says(tmp_path):
     report = checkup.verify(tmp_path / "pair")
     assert report.faults == []
     assert any("near-ties" in line for line in report.checks)
+    model = load_model(tmp_path / "pair" / "target", rounded=False)
+    prompt = checkup.prompt_of(truth.rule, 130)
+    ids = [*prompt, *truth.rule.continuation(prompt, 60)]
+    logits = model.logits(target_pass(model, ids).final)
+    tied = [i for i in range(129, 190) if truth.rule.twin[truth.rule.next_token(ids, i)] >= 0]
+    gaps = [
+        abs(logits[i, x] - logits[i, truth.rule.twin[x]])
+        for i in tied
+        for x in [truth.rule.next_token(ids, i)]
+    ]
+    assert len(gaps) >= 1
+    assert max(gaps) < 1e-3
     with pytest.raises(UsageFault, match="near-tie"):
         predicted_verify_count(truth, [3], 5, 3)
 

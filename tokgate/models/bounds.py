@@ -1,7 +1,7 @@
 """Worst case of what the noise can do to the target's signal: arithmetic, no measurement.
 
-RMSNorm gives every layer inputs of length at most sqrt(hidden), so a matrix of bound b gives outputs of at most
-b * hidden each (Cauchy-Schwarz: row length at most b * sqrt(hidden)).
+RMSNorm gives every layer inputs of length at most sqrt(hidden), so a matrix of bound b gives outputs of at
+most b * hidden each (Cauchy-Schwarz: row length at most b * sqrt(hidden)).
 """
 
 from __future__ import annotations

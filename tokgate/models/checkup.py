@@ -100,7 +100,7 @@ def _noise(preset: Preset, report: Report) -> None:
     ceiling = noise_ceiling(build_layout(preset))
     report.note(
         ceiling.logit < ceiling.lead / 2,
-        f"noise can take at most {ceiling.logit:.2f} of the best logit's lead of {ceiling.lead:.2f}, at its worst",
+        f"noise can take at most {ceiling.logit:.2f} of the best logit's lead of {ceiling.lead:.2f}",
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tokgate.models.heads import Head, Projections, Slot, build_heads
 from tokgate.models.layout import Layout, hop_layers, hops, phase_code
+from tokgate.models.noise import stream_key, uniform
 from tokgate.models.presets import Preset
 from tokgate.models.rule import Rule
 from tokgate.models.tensors import DOWN_BOUND, OUT_BOUND, Format, Tensor, noise_bound
@@ -21,6 +22,10 @@ F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 
 EPSILON = 1e-5
+HEAD = "lm_head.weight"
+
+FLOAT32_TIE = 2.0**-9
+"""Share of its own noise that a near-tie's twin keeps in float32: a gap of about what kernels differ by."""
 
 
 def tensor_format(preset: Preset) -> Format:
@@ -66,11 +71,11 @@ def target_tensors(rule: Rule, layout: Layout) -> Iterator[Tensor]:
     yield Tensor("model.norm.weight", (hidden,), dtype, whole=ones)
     weights = head_rows(rule, layout)
     yield Tensor(
-        "lm_head.weight",
+        HEAD,
         (preset.vocab, hidden),
         dtype,
         bound=head_noise(preset),
-        overlay=lambda block, first: _put(block, layout, weights, first),
+        overlay=lambda block, first: _put(block, rule, layout, weights, first),
     )
 
 
@@ -138,11 +143,24 @@ def signal_columns(layout: Layout) -> I64:
     return np.concatenate([layout.phase, *layout.context])
 
 
-def _put(block: F32, layout: Layout, rows: F32, first: int) -> None:
+def _put(block: F32, rule: Rule, layout: Layout, rows: F32, first: int) -> None:
     part = rows[first : first + len(block)]
+    if rule.preset.dtype == "float32":
+        _narrow_ties(block, rule, first)
     columns = signal_columns(layout)
     produced = np.flatnonzero(part.any(axis=1))
     block[np.ix_(produced, columns)] = part[produced]
+
+
+def _narrow_ties(block: F32, rule: Rule, first: int) -> None:
+    """Give a twin its partner's noise plus a trace of its own: in float32 noise of its own would be no tie."""
+    key = stream_key(rule.seed, f"target:{HEAD}")
+    columns = block.shape[1]
+    tied = np.flatnonzero(rule.twin >= 0)
+    for partner in tied[(rule.twin[tied] >= first) & (rule.twin[tied] < first + len(block))]:
+        row = block[rule.twin[partner] - first]
+        row *= np.float32(FLOAT32_TIE)
+        row += uniform(key, int(partner) * columns, columns) * np.float32(head_noise(rule.preset))
 
 
 def _embed(rule: Rule, layout: Layout, block: F32, first: int) -> None:
