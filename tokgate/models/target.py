@@ -153,7 +153,7 @@ def _put(block: F32, rule: Rule, layout: Layout, rows: F32, first: int) -> None:
 
 
 def _narrow_ties(block: F32, rule: Rule, first: int) -> None:
-    """Give a twin its partner's noise plus a trace of its own: in float32 noise of its own would be no tie."""
+    """Give a twin its partner's noise and a trace of its own: in float32 its own noise would be no tie."""
     key = stream_key(rule.seed, f"target:{HEAD}")
     columns = block.shape[1]
     tied = np.flatnonzero(rule.twin >= 0)
