@@ -24,6 +24,7 @@ from tokgate.models.truth import load_truth, predicted_output, predicted_verify_
 
 GOLDEN_TARGET = "799150051e1e5cdd"
 GOLDEN_DRAFT = "640cdf7f6c582c78"
+GOLDEN_BFLOAT16 = "ff75a217aca003c8"
 
 
 def test_bytes_are_the_same_on_every_machine(pair):
@@ -60,6 +61,7 @@ def test_bfloat16_pair_holds_up(tmp_path, monkeypatch):
     report = checkup.verify(tmp_path / "pair")
     assert report.faults == []
     assert read_folder(tmp_path / "pair" / "target")["lm_head.weight"].format == "BF16"
+    assert load_truth(tmp_path / "pair").files["target/model.safetensors"][:16] == GOLDEN_BFLOAT16
 
 
 def test_near_tie_pair_has_ties_where_it_says(tmp_path):

@@ -113,6 +113,13 @@ def _forward(folder: Path, truth: Truth, report: Report) -> None:
     prompt = prompt_of(rule, prompt_tokens)
     ids = [*prompt, *rule.continuation(prompt, new_tokens)]
     steps = truth.dial.steps
+    beyond = [part.distance for part in rule.parts if part.distance >= len(ids)]
+    if beyond:
+        report.note(
+            True,
+            f"not reached by the passes below ({len(ids)} tokens), checked by their margin alone: distances "
+            + ", ".join(map(str, beyond)),
+        )
     for rounded in (False, True) if small else (True,):
         name = "bfloat16 rounding" if rounded else "float32"
         target = load_model(folder / "target", rounded=rounded)
