@@ -41,8 +41,8 @@ def faults(pair, algorithm="EAGLE3", draft="draft"):
 
 
 def test_a_good_pair_passes(pair):
-    guard.check(pair.folder / "target", pair.folder / "draft", "EAGLE3")
-    guard.check(pair.folder / "target", None, None)
+    assert guard.check(pair.folder / "target", pair.folder / "draft", "EAGLE3") == ()
+    assert guard.check(pair.folder / "target", None, None) == ()
 
 
 def test_eagle_with_an_eagle3_draft(pair):
@@ -59,7 +59,7 @@ def test_eagle3_with_a_plain_draft(copied_pair):
     [
         ("hidden_size", 512, "hidden size: draft expects 512, target has 256"),
         ("vocab_size", 9000, "vocabulary: draft 9000, target 8192"),
-        ("max_position_embeddings", 2048, "set context_length to 2048 or less"),
+        ("max_position_embeddings", 2048, "made for 2048 tokens and 4096 are to be served"),
     ],
 )
 def test_sizes_that_do_not_match(copied_pair, key, value, message):
@@ -139,9 +139,26 @@ def test_other_architectures_are_judged_by_config_alone(copied_pair):
     """A model whose tensors are not known by name: sizes still count, names do not."""
     (copied_pair / "target" / "model.safetensors").unlink()
     edit(copied_pair / "target", architectures=["KimiK25ForConditionalGeneration"])
-    guard.check(copied_pair / "target", copied_pair / "draft", "EAGLE3")
+    (note,) = guard.check(copied_pair / "target", copied_pair / "draft", "EAGLE3")
+    assert "KimiK25ForConditionalGeneration are not known here" in note
     edit(
         copied_pair / "target",
         text_config={"hidden_size": 7168, "vocab_size": 8192, "max_position_embeddings": 4096},
     )
     assert "target has 7168" in faults(copied_pair)
+
+
+def test_a_short_draft_may_be_served_within_its_length_or_on_request(copied_pair):
+    edit(copied_pair / "draft", max_position_embeddings=2048)
+    folders = (copied_pair / "target", copied_pair / "draft", "EAGLE3")
+    assert guard.check(*folders, context_length=2048) == ()
+    (note,) = guard.check(*folders, longer_allowed=True)
+    assert "4096 tokens are served with a draft made for 2048, as allowed" in note
+    with pytest.raises(Misconfigured, match="1 fault"):
+        guard.check(*folders, context_length=2049)
+
+
+def test_weights_in_another_format_are_said_to_be_unchecked(copied_pair):
+    (copied_pair / "draft" / "model.safetensors").rename(copied_pair / "draft" / "pytorch_model.bin")
+    (note,) = guard.check(copied_pair / "target", copied_pair / "draft", "EAGLE3")
+    assert "tensor names were not checked" in note

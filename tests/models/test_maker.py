@@ -13,6 +13,7 @@ import pytest
 from tokgate.errors import ModelMissing, ResultsUnwritable, UsageFault
 from tokgate.models import checkup, maker, presets
 from tokgate.models.dial import Dial
+from tokgate.models.forward import load_model, target_pass
 from tokgate.models.layout import build_layout
 from tokgate.models.maker import ensure, make, tensors_of
 from tokgate.models.noise import from_bfloat16, hashes, to_bfloat16, uniform
@@ -21,8 +22,9 @@ from tokgate.models.safetensors import Weights, read_folder, read_header
 from tokgate.models.tokenizer import tokenizer_files
 from tokgate.models.truth import load_truth, predicted_output, predicted_verify_count
 
-GOLDEN_TARGET = "799150051e1e5cdd"
-GOLDEN_DRAFT = "640cdf7f6c582c78"
+GOLDEN_TARGET = "b2f9c2291593ae6d"
+GOLDEN_DRAFT = "db943438667ed33c"
+GOLDEN_BFLOAT16 = "f1b83e7b0842e9c4"
 
 
 def test_bytes_are_the_same_on_every_machine(pair):
@@ -59,6 +61,7 @@ def test_bfloat16_pair_holds_up(tmp_path, monkeypatch):
     report = checkup.verify(tmp_path / "pair")
     assert report.faults == []
     assert read_folder(tmp_path / "pair" / "target")["lm_head.weight"].format == "BF16"
+    assert load_truth(tmp_path / "pair").files["target/model.safetensors"][:16] == GOLDEN_BFLOAT16
 
 
 def test_near_tie_pair_has_ties_where_it_says(tmp_path):
@@ -66,6 +69,18 @@ def test_near_tie_pair_has_ties_where_it_says(tmp_path):
     report = checkup.verify(tmp_path / "pair")
     assert report.faults == []
     assert any("near-ties" in line for line in report.checks)
+    model = load_model(tmp_path / "pair" / "target", rounded=False)
+    prompt = checkup.prompt_of(truth.rule, 130)
+    ids = [*prompt, *truth.rule.continuation(prompt, 60)]
+    logits = model.logits(target_pass(model, ids).final)
+    tied = [i for i in range(129, 190) if truth.rule.twin[truth.rule.next_token(ids, i)] >= 0]
+    gaps = [
+        abs(logits[i, x] - logits[i, truth.rule.twin[x]])
+        for i in tied
+        for x in [truth.rule.next_token(ids, i)]
+    ]
+    assert len(gaps) >= 1
+    assert max(gaps) < 1e-3
     with pytest.raises(UsageFault, match="near-tie"):
         predicted_verify_count(truth, [3], 5, 3)
 

@@ -7,7 +7,7 @@ import pytest
 from tokgate.models import bounds
 from tokgate.models.bounds import noise_ceiling
 from tokgate.models.checkup import LEAST_ROTARY_MARGIN
-from tokgate.models.layout import build_layout, hops
+from tokgate.models.layout import build_layout, check_distance
 from tokgate.models.presets import PRESETS
 from tokgate.models.rotary import PEAK, frequencies, margin, scores
 
@@ -16,11 +16,11 @@ from tokgate.models.rotary import PEAK, frequencies, margin, scores
 def test_every_head_of_a_preset_wins_clearly(name):
     preset = PRESETS[name]
     rates = frequencies(preset.head_dim, preset.rope_theta, preset.rotary_pairs)
-    found = [margin(hop, 0.0, rates, preset.max_position) for hop in {0, *hops(preset)}]
-    found += [
-        margin(d, preset.self_weight, rates, preset.max_position)
-        for d in (preset.relay_distance, *preset.distances)
+    found = [
+        margin(hop, 0.0, rates, preset.max_position)
+        for hop in {0, *map(check_distance, range(preset.layers))}
     ]
+    found += [margin(d, preset.self_weight, rates, preset.max_position) for d in preset.distances]
     assert min(each.present for each in found) >= LEAST_ROTARY_MARGIN
     assert min(each.absent for each in found) >= LEAST_ROTARY_MARGIN
 

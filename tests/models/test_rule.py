@@ -21,7 +21,7 @@ def rule():
     return build_rule(TINY, 0, Dial("accept_length", 2.5))
 
 
-@pytest.mark.parametrize("wanted", [1.1, 1.5, 2.0, 2.2, 2.5, 2.89, 3.0, 3.5, 4.0])
+@pytest.mark.parametrize("wanted", [1.0, 1.1, 1.5, 2.0, 2.2, 2.5, 2.89, 3.0, 3.5, 4.0])
 def test_dial_gives_the_accept_length(wanted):
     wrong = Dial("accept_length", wanted).wrong_phases(480, 0)
     assert cycle_accept_length(wrong, 3) == pytest.approx(wanted, rel=0.004)
@@ -56,7 +56,7 @@ def test_agreement_follows_the_geometric_formula_roughly():
     ("dial", "message"),
     [
         (Dial("accept_length", 4.5), "cannot be had with 3 draft steps"),
-        (Dial("accept_length", 1.0), "cannot be had"),
+        (Dial("accept_length", 0.9), "cannot be had"),
         (Dial("agreement", 1.5), "between 0 and 1"),
         (Dial("wrong_every", 2.5), "whole number"),
         (Dial("accept_length", 2.0, 0), "steps"),
@@ -113,8 +113,9 @@ def test_prediction_holds_for_any_prompt(prompt, tokens):
     rule = build_rule(TINY, 0, PERFECT)
     count = rule.verify_count(prompt, tokens, 3)
     assert -(-(tokens - 1) // 4) <= count <= tokens - 1
-    if len(prompt) > TINY.distances[-1] + 1:
-        assert count == -(-(tokens - 1) // 4)
+    # Each distance that is first reached on the way may cost one drafted token, and so one pass.
+    crossed = sum(len(prompt) <= d + 1 < len(prompt) + tokens for d in TINY.distances)
+    assert count <= -(-(tokens - 1) // 4) + crossed
 
 
 def test_one_crossing_of_a_distance_costs_the_draft_at_most_one_token(rule):
@@ -126,7 +127,7 @@ def test_one_crossing_of_a_distance_costs_the_draft_at_most_one_token(rule):
         for i in range(60, 160)
         if not rule.draft_is_right(ids, i) and not rule.wrong[rule.phase[ids[i - 1]]]
     ]
-    assert set(unplanned) <= {TINY.distances[-1] + 1}
+    assert set(unplanned) <= {d + 1 for d in TINY.distances}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from tokgate.models.checkup import prompt_of
 from tokgate.models.forward import draft_chain, target_pass
-from tokgate.models.layout import hop_layers, hops
+from tokgate.models.layout import check_distance, fetch_layers
 
 
 @pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16"])
@@ -58,23 +58,18 @@ def later(changed: np.ndarray, position: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("layer", range(8))
-def test_a_swapped_cache_entry_shows_in_every_layer(pair, next_tokens, layer):
-    """The entry's values become those of another token's, in one layer only."""
+def test_a_swapped_cache_entry_shows_in_every_layer(next_tokens, layer):
+    """One token's entry becomes another's, in one layer only: most such swaps show."""
     right = next_tokens()
-    victim, donors = 30, range(31, 60)
-    seen = False
-    for donor in donors:
+    shown = 0
+    for victim in range(20, 70, 5):
 
-        def swap(at, keys, values, donor=donor):
+        def swap(at, keys, values, victim=victim):
             if at == layer:
-                values[victim] = values[donor]
+                values[victim] = values[victim + 37]
 
-        seen = seen or bool((next_tokens(kv_fault=swap) != right).any())
-        if seen:
-            break
-    assert seen
-    # Three of four other relay digits differ, so a handful of donors suffices.
-    assert donor <= victim + 8
+        shown += bool((next_tokens(kv_fault=swap) != right).any())
+    assert shown >= 7
 
 
 def test_a_zeroed_cache_entry_shows(pair, next_tokens):
@@ -144,9 +139,16 @@ def test_swapped_caches_of_two_requests_show_at_once(pair, next_tokens):
     assert len(set(changed) & set(range(len(pair.prompt) - 1, len(pair.prompt) + 11))) > 5
 
 
-def test_every_layer_and_kv_head_carries_the_relay(pair):
+def test_every_layer_and_kv_head_carries_something(pair):
     preset = pair.rule.preset
-    assert sum(hops(preset)) == preset.relay_distance
-    assert min(hops(preset)) >= 1
     assert {layer % preset.kv_heads for layer in range(preset.layers)} == set(range(preset.kv_heads))
-    assert len(set(hop_layers(preset))) == len(preset.distances)
+    assert len(set(fetch_layers(preset))) == len(preset.distances)
+    assert all(check_distance(layer) == check_distance(layer + 1) for layer in range(0, preset.layers, 2))
+    assert preset.layers % 2 == 0
+
+
+def test_the_dial_holds_for_short_prompts(pair):
+    """A chat of 32 prompt tokens and 48 new ones: within a pass of the ideal, whatever the prompt."""
+    for first in range(20):
+        prompt = prompt_of(pair.rule, 400)[first * 10 : first * 10 + 32]
+        assert abs(pair.rule.verify_count(prompt, 48, 3) - 47 / 2.5) < 2

@@ -18,7 +18,7 @@ def make(
     out: Annotated[Path, typer.Option("--out", help="folder to write: target/, draft/, truth.json")],
     seed: Annotated[int, typer.Option("--seed", help="decides every weight")] = 0,
     accept_length: Annotated[
-        float | None, typer.Option("--accept-length", help="mean accept length, above 1, up to steps + 1")
+        float | None, typer.Option("--accept-length", help="mean accept length, 1 to steps + 1")
     ] = None,
     agreement: Annotated[
         float | None, typer.Option("--agreement", help="share of tokens that the draft gets right, 0 to 1")

@@ -1,7 +1,7 @@
 """Worst case of what the noise can do to the target's signal: arithmetic, no measurement.
 
-RMSNorm gives every layer inputs of length at most sqrt(hidden), so a matrix of bound b gives outputs of at most
-b * hidden each (Cauchy-Schwarz: row length at most b * sqrt(hidden)).
+RMSNorm gives every layer inputs of length at most sqrt(hidden), so a matrix of bound b gives outputs of at
+most b * hidden each (Cauchy-Schwarz: row length at most b * sqrt(hidden)).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokgate.models.layout import DIFFERENCE, Layout
-from tokgate.models.target import energy, head_noise, rms, signal_columns
+from tokgate.models.target import CHECK_GAIN, CHECK_WEIGHT, energy, head_noise, rms, signal_columns
 from tokgate.models.tensors import DOWN_BOUND, OUT_BOUND, QUIET, noise_bound
 
 
@@ -35,11 +35,10 @@ def noise_ceiling(layout: Layout) -> Ceiling:
     output = noise_bound(hidden) * hidden
     attention = OUT_BOUND * preset.heads * preset.head_dim * output
     mlp = DOWN_BOUND * preset.intermediate * output**2
-    carried = QUIET * hidden
+    carried = CHECK_GAIN * QUIET * hidden
     residual = preset.layers * (attention + mlp + carried)
     amplitude = 1 / rms(energy(layout, preset.layers), hidden)
-    weights = sum(len(c) * layout.weight(k) for k, c in enumerate(layout.context)) + len(layout.phase)
-    assert len(signal_columns(layout)) <= weights
+    weights = len(signal_columns(layout)) + len(layout.check) * CHECK_WEIGHT
     # Two rows differ by at most twice their weights; the head's noise is counted for either row.
     logit = 2 * weights * residual * amplitude + 2 * head_noise(preset) * hidden
     return Ceiling(residual, logit, DIFFERENCE * amplitude)

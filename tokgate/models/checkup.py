@@ -18,7 +18,7 @@ from tokgate.models import guard
 from tokgate.models.bounds import noise_ceiling
 from tokgate.models.dial import verify_count
 from tokgate.models.forward import draft_chain, load_model, target_pass
-from tokgate.models.layout import build_layout, hops
+from tokgate.models.layout import build_layout, check_distance
 from tokgate.models.noise import hashes as hash_numbers
 from tokgate.models.noise import stream_key
 from tokgate.models.presets import Preset
@@ -83,10 +83,12 @@ def verify(folder: Path, *, hashes: bool = True) -> Report:
 
 def _rotary(preset: Preset, report: Report) -> None:
     rates = frequencies(preset.head_dim, preset.rope_theta, preset.rotary_pairs)
-    found = [margin(hop, 0.0, rates, preset.max_position) for hop in {0, *hops(preset)}]
+    found = [
+        margin(hop, 0.0, rates, preset.max_position)
+        for hop in {0, *map(check_distance, range(preset.layers))}
+    ]
     found += [
-        margin(distance, preset.self_weight, rates, preset.max_position)
-        for distance in (preset.relay_distance, *preset.distances)
+        margin(distance, preset.self_weight, rates, preset.max_position) for distance in preset.distances
     ]
     least = min(min(each.present, each.absent) for each in found)
     report.note(
@@ -100,7 +102,7 @@ def _noise(preset: Preset, report: Report) -> None:
     ceiling = noise_ceiling(build_layout(preset))
     report.note(
         ceiling.logit < ceiling.lead / 2,
-        f"noise can take at most {ceiling.logit:.2f} of the best logit's lead of {ceiling.lead:.2f}, at its worst",
+        f"noise can take at most {ceiling.logit:.2f} of the best logit's lead of {ceiling.lead:.2f}",
     )
 
 
@@ -108,11 +110,18 @@ def _forward(folder: Path, truth: Truth, report: Report) -> None:
     rule = truth.rule
     size = sum((folder / name).stat().st_size for name in truth.files)
     small = size <= SMALL_BYTES
-    # Long enough for the relay and the nearest single hop to be present, and to cross both.
-    prompt_tokens, new_tokens = (130, 80) if small else (rule.preset.distances[0] - 5, 37)
+    # Long enough for the two nearest distances, and to cross the second one.
+    prompt_tokens, new_tokens = (130, 80) if small else (rule.preset.distances[1] - 5, 37)
     prompt = prompt_of(rule, prompt_tokens)
     ids = [*prompt, *rule.continuation(prompt, new_tokens)]
     steps = truth.dial.steps
+    beyond = [part.distance for part in rule.parts if part.distance >= len(ids)]
+    if beyond:
+        report.note(
+            True,
+            f"not reached by the passes below ({len(ids)} tokens), checked by their margin alone: distances "
+            + ", ".join(map(str, beyond)),
+        )
     for rounded in (False, True) if small else (True,):
         name = "bfloat16 rounding" if rounded else "float32"
         target = load_model(folder / "target", rounded=rounded)

@@ -40,10 +40,10 @@ class Dial:
         if self.steps < 1:
             raise UsageFault(f"steps must be at least 1, got {self.steps}")
         longest = self.steps + 1
-        if self.kind == "accept_length" and not 1 < self.value <= longest:
+        if self.kind == "accept_length" and not 1 <= self.value <= longest:
             raise UsageFault(
                 f"accept length {self.value:g} cannot be had with {self.steps} draft steps",
-                [f"give a value above 1 and up to {longest} (steps + 1)"],
+                [f"give a value from 1 to {longest} (steps + 1)"],
             )
         if self.kind == "agreement" and not 0 <= self.value <= 1:
             raise UsageFault(f"agreement is a share between 0 and 1, got {self.value:g}")

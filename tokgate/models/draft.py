@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tokgate.models.heads import Head, Slot, build_heads
 from tokgate.models.layout import CONSTANTS, Layout, capture_layers, hadamard
-from tokgate.models.noise import hashes, stream_key, uniform
+from tokgate.models.noise import stream_key, uniform
 from tokgate.models.rule import Rule
 from tokgate.models.target import (
     attention_tensors,
@@ -27,6 +27,7 @@ from tokgate.models.target import (
     energy,
     head_noise,
     mlp_tensors,
+    random_signs,
     rms,
     signal_rows,
     tensor_format,
@@ -66,7 +67,7 @@ class Columns:
 
 def draft_columns(layout: Layout) -> Columns:
     """The draft's dimensions: taken from the end of what is ballast to the target."""
-    widths = [len(layout.phase), *map(len, layout.context)]
+    widths = [len(layout.phase), *map(len, layout.fetched)]
     taken = layout.ballast[len(layout.ballast) - sum(widths) :]
     phase, *context = np.split(taken, np.cumsum(widths)[:-1])
     return Columns(phase, tuple(context))
@@ -120,9 +121,7 @@ def head_rows(rule: Rule, layout: Layout) -> F32:
 
 def _traps(rule: Rule) -> F32:
     count = len(rule.generated)
-    bits = hashes(stream_key(rule.seed, "traps"), 0, count)
-    signs = (bits[:, None] >> np.arange(CONSTANTS, dtype=np.uint64)) & np.uint64(1)
-    return (np.float32(TRAP_WEIGHT) * (2 * signs.astype(np.float32) - 1)).astype(np.float32)
+    return random_signs(stream_key(rule.seed, "traps"), count, CONSTANTS) * np.float32(TRAP_WEIGHT)
 
 
 def _ballast(rule: Rule, layout: Layout, columns: Columns) -> F32:

@@ -8,38 +8,38 @@ and safetensors headers are read.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tokgate.errors import Misconfigured, ModelMissing
 from tokgate.models.safetensors import Entry, read_folder
+from tokgate.models.tensor_names import VOCABULARY_MAPS, canonical, draft_shapes, target_shapes
 
 EAGLE3_MARK = "eagle3"
-_MAPS = frozenset({"d2t", "t2d"})
-_LAYER_PARTS = (
-    "self_attn.q_proj.weight",
-    "self_attn.k_proj.weight",
-    "self_attn.v_proj.weight",
-    "self_attn.o_proj.weight",
-    "mlp.gate_proj.weight",
-    "mlp.up_proj.weight",
-    "mlp.down_proj.weight",
-    "input_layernorm.weight",
-    "post_attention_layernorm.weight",
-)
 # A plain Llama or an EAGLE-3 draft of one: the architectures whose tensors are known here by name.
 _KNOWN_TARGET = "LlamaForCausalLM"
 _KNOWN_DRAFT = "LlamaForCausalLMEagle3"
 
 
-def check(target: Path, draft: Path | None, algorithm: str | None) -> None:
+def check(
+    target: Path,
+    draft: Path | None,
+    algorithm: str | None,
+    *,
+    context_length: int | None = None,
+    longer_allowed: bool = False,
+) -> tuple[str, ...]:
     """Refuse a pair that cannot mean what it asks.
 
     Args:
         target, draft: local model folders; ``None`` for no draft. Pass no hub names.
         algorithm: as given to ``--speculative-algorithm``; ``None`` for no speculation.
+        context_length: tokens that the server is asked to serve; ``None`` for the target's own.
+        longer_allowed: the profile sets ``SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN``.
+
+    Returns:
+        What could not be checked, or was let through on request; one line each.
 
     Raises:
         ModelMissing: a folder, its ``config.json`` or its weights are not there or not readable.
@@ -47,8 +47,13 @@ def check(target: Path, draft: Path | None, algorithm: str | None) -> None:
     """
     target_config = _config(target)
     faults: list[str] = []
+    notes: list[str] = []
     if target_config.get("architectures") == [_KNOWN_TARGET]:
-        faults += _tensor_faults("target", target, target_config, _target_shapes)
+        faults += _tensor_faults("target", target, target_config, target_shapes, notes)
+    else:
+        notes.append(
+            f"target: tensor names of {_names(target_config)} are not known here and were not checked"
+        )
     if algorithm is None:
         if draft is not None:
             faults.append("a draft is given without speculation: name an algorithm, or drop the draft")
@@ -56,12 +61,23 @@ def check(target: Path, draft: Path | None, algorithm: str | None) -> None:
         if algorithm.upper() in {"EAGLE", "EAGLE3"}:
             faults.append(f"{algorithm} needs a draft model, and none is given")
     else:
-        faults += _pair_faults(target_config, draft, algorithm.upper())
+        draft_config = _config(draft)
+        faults += _algorithm_faults(draft_config, algorithm.upper())
+        faults += _size_faults(target_config, draft_config)
+        served = context_length or _text_config(target_config).get("max_position_embeddings")
+        faults += _context_faults(draft_config, served, longer_allowed, notes)
+        if draft_config.get("architectures") == [_KNOWN_DRAFT]:
+            faults += _tensor_faults("draft", draft, draft_config, draft_shapes, notes)
+        else:
+            notes.append(
+                f"draft: tensor names of {_names(draft_config)} are not known here and were not checked"
+            )
     if faults:
         count = f"{len(faults)} faults" if len(faults) > 1 else "1 fault"
         raise Misconfigured(
             f"{target} with {draft or 'no draft'} as {algorithm or 'baseline'}: {count}", faults
         )
+    return tuple(notes)
 
 
 def is_eagle3(config: Mapping[str, Any]) -> bool:
@@ -70,24 +86,18 @@ def is_eagle3(config: Mapping[str, Any]) -> bool:
     return EAGLE3_MARK in names or "draft_vocab_size" in config
 
 
-def _pair_faults(target: Mapping[str, Any], draft_folder: Path, algorithm: str) -> list[str]:
-    draft = _config(draft_folder)
-    faults = []
-    names = ", ".join(map(str, draft.get("architectures") or ("none",)))
+def _algorithm_faults(draft: Mapping[str, Any], algorithm: str) -> list[str]:
     if algorithm == "EAGLE" and is_eagle3(draft):
-        faults.append(
-            f"--speculative-algorithm EAGLE with an EAGLE-3 draft ({names}): the draft would get one hidden "
-            "state instead of three and accept length would be 1.00; use EAGLE3"
-        )
+        return [
+            f"--speculative-algorithm EAGLE with an EAGLE-3 draft ({_names(draft)}): the draft would get one "
+            "hidden state instead of three and accept length would be 1.00; use EAGLE3"
+        ]
     if algorithm == "EAGLE3" and not is_eagle3(draft):
-        faults.append(
-            f"--speculative-algorithm EAGLE3 with a draft that is not an EAGLE-3 one ({names}): use EAGLE, "
-            "or give an EAGLE-3 draft"
-        )
-    faults += _size_faults(target, draft)
-    if draft.get("architectures") == [_KNOWN_DRAFT]:
-        faults += _tensor_faults("draft", draft_folder, {**draft, "_target": target}, _draft_shapes)
-    return faults
+        return [
+            f"--speculative-algorithm EAGLE3 with a draft that is not an EAGLE-3 one ({_names(draft)}): use "
+            "EAGLE, or give an EAGLE-3 draft"
+        ]
+    return []
 
 
 def _size_faults(target: Mapping[str, Any], draft: Mapping[str, Any]) -> list[str]:
@@ -104,13 +114,26 @@ def _size_faults(target: Mapping[str, Any], draft: Mapping[str, Any]) -> list[st
             f"vocabulary: draft {draft.get('vocab_size')}, target {outer.get('vocab_size')}; "
             "give the draft made for this target"
         )
-    theirs, ours = draft.get("max_position_embeddings"), outer.get("max_position_embeddings")
-    if isinstance(theirs, int) and isinstance(ours, int) and theirs < ours:
-        faults.append(
-            f"max position: draft {theirs}, target {ours}; beyond {theirs} tokens the draft is past what it "
-            f"knows: set context_length to {theirs} or less, or give a draft for longer contexts"
-        )
     return faults
+
+
+def _context_faults(
+    draft: Mapping[str, Any], served: object, longer_allowed: bool, notes: list[str]
+) -> list[str]:
+    longest = draft.get("max_position_embeddings")
+    if not isinstance(longest, int) or not isinstance(served, int):
+        notes.append("max position: not given in a config, not checked")
+        return []
+    if served <= longest:
+        return []
+    if longer_allowed:
+        notes.append(f"max position: {served} tokens are served with a draft made for {longest}, as allowed")
+        return []
+    return [
+        f"max position: the draft is made for {longest} tokens and {served} are to be served; SGLang refuses "
+        f"that: set context_length to {longest} or less, or under env "
+        "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN: '1' (accept length may fall in longer contexts)"
+    ]
 
 
 def _tensor_faults(
@@ -118,19 +141,23 @@ def _tensor_faults(
     folder: Path,
     config: Mapping[str, Any],
     shapes: Callable[[Mapping[str, Any]], dict[str, tuple[int, ...]]],
+    notes: list[str],
 ) -> list[str]:
     try:
         wanted = shapes(config)
     except (KeyError, TypeError) as error:
         return [f"{what}: config.json lacks {error}"]
+    if not any(folder.glob("*.safetensors*")) and any(folder.glob("*.bin")):
+        notes.append(f"{what}: its weights are in PyTorch's own format; tensor names were not checked")
+        return []
     found = read_folder(folder)
     optional = _optional(what, config)
-    names = {_canonical(name): name for name in found}
+    names = {canonical(name): name for name in found}
     missing = [name for name in wanted if name not in names and name not in optional]
     unknown = [
         given
         for name, given in names.items()
-        if name not in wanted and name not in _MAPS and not _ignored(name)
+        if name not in wanted and name not in VOCABULARY_MAPS and not _ignored(name)
     ]
     faults = []
     if missing:
@@ -182,68 +209,8 @@ def _ignored(name: str) -> bool:
     return "rotary_emb" in name or name.endswith((".k_scale", ".v_scale"))
 
 
-def _canonical(name: str) -> str:
-    """One spelling for a draft's names, which checkpoints write in several ways."""
-    if name in _MAPS or name == "lm_head.weight":
-        return name
-    name = re.sub(r"^model\.(?=(midlayer|fc|norm|embed_tokens|layers)\.)", "", name)
-    name = re.sub(r"^midlayer\.", "layers.0.", name)
-    return f"model.{name}"
-
-
-def _sizes(config: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-    width = int(config.get("head_dim") or hidden // heads)
-    kv_heads = int(config.get("num_key_value_heads") or heads)
-    return hidden, heads * width, kv_heads * width, int(config["intermediate_size"])
-
-
-def _layer_shapes(config: Mapping[str, Any], inputs: int) -> dict[str, tuple[int, ...]]:
-    hidden, queries, keys, wide = _sizes(config)
-    shapes = (
-        (queries, inputs),
-        (keys, inputs),
-        (keys, inputs),
-        (hidden, queries),
-        (wide, hidden),
-        (wide, hidden),
-        (hidden, wide),
-        (hidden,),
-        (hidden,),
-    )
-    return dict(zip(_LAYER_PARTS, shapes, strict=True))
-
-
-def _target_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    hidden, vocab = int(config["hidden_size"]), int(config["vocab_size"])
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (vocab, hidden),
-        "model.norm.weight": (hidden,),
-        "lm_head.weight": (vocab, hidden),
-    }
-    for layer in range(int(config["num_hidden_layers"])):
-        for part, shape in _layer_shapes(config, hidden).items():
-            shapes[f"model.layers.{layer}.{part}"] = shape
-    return shapes
-
-
-def _draft_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    hidden = int(config["hidden_size"])
-    given = int(config.get("target_hidden_size") or hidden)
-    captured = int(config.get("num_aux_hidden_states") or 3)
-    own = int(config.get("draft_vocab_size") or config["vocab_size"])
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.fc.weight": (hidden, captured * given),
-        "model.norm.weight": (hidden,),
-        "lm_head.weight": (own, hidden),
-        "model.embed_tokens.weight": (int(config["vocab_size"]), given),
-    }
-    for layer in range(int(config["num_hidden_layers"])):
-        parts = _layer_shapes(config, 2 * hidden if layer == 0 else hidden)
-        parts["hidden_norm.weight"] = (hidden,)
-        for part, shape in parts.items():
-            shapes[f"model.layers.{layer}.{part}"] = shape
-    return shapes
+def _names(config: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, config.get("architectures") or ("no architecture",)))
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -61,8 +61,8 @@ class Layout:
         constant: +1 for every token.
         phase: the current token's phase.
         own: per component, the current token's digit.
-        relay: per layer, the relay's digit after that layer's hop; zero before it.
-        fetched: per single-hop component, the digit read at its distance; zero before its layer.
+        fetched: per component, the digit read at its distance; zero before its layer.
+        check: what the first layer of each pair reads a few tokens back and the second takes off again.
         flag: layer -> a dimension that is 0 before that layer's attention and 1 after it.
         ballast: the rest.
         ballast_size: absolute value of the embedding on each ballast dimension, exact in bfloat16.
@@ -73,26 +73,21 @@ class Layout:
     constant: I64
     phase: I64
     own: tuple[I64, ...]
-    relay: tuple[I64, ...]
     fetched: tuple[I64, ...]
+    check: I64
     flag: Mapping[int, int]
     ballast: I64
     ballast_size: F32
 
     @property
-    def context(self) -> tuple[I64, ...]:
-        """Per component, the dimensions from which the head reads the context digit."""
-        return (self.relay[-1], *self.fetched)
+    def checked(self) -> I64:
+        """Where the check is read: the phase's first digit and the first component's own digit."""
+        return np.concatenate([self.phase[: PHASE_RADIX - 1], self.own[0]])
 
     def code(self, component: int) -> F32:
         """The component's code, shape [radix, dimensions]."""
-        if component == 0:
-            return code(4, self.preset.relay_repeats)
-        return code(2, repeats(2))
-
-    def weight(self, component: int) -> float:
-        """What the head multiplies the component's code by, so that all digits weigh the same."""
-        return repeats(4) / self.preset.relay_repeats if component == 0 else 1.0
+        radix = self.parts[component].radix
+        return code(radix, repeats(radix))
 
 
 def capture_layers(layers: int) -> tuple[int, int, int]:
@@ -100,14 +95,13 @@ def capture_layers(layers: int) -> tuple[int, int, int]:
     return 2, layers // 2, layers - 3
 
 
-def hops(preset: Preset) -> tuple[int, ...]:
-    """Tokens back that the relay moves in each layer; they add up to ``relay_distance``."""
-    least, more = divmod(preset.relay_distance, preset.layers)
-    return tuple(least + (layer < more) for layer in range(preset.layers))
+def check_distance(layer: int) -> int:
+    """Tokens back that a layer's check reads: the same in both layers of a pair, 1 to 3."""
+    return 1 + layer // 2 % 3
 
 
-def hop_layers(preset: Preset) -> tuple[int, ...]:
-    """The layer in which each single-hop digit is fetched, spread over the depth."""
+def fetch_layers(preset: Preset) -> tuple[int, ...]:
+    """The layer in which each digit is read, spread over the depth."""
     count = len(preset.distances)
     return tuple((k + 1) * preset.layers // (count + 1) for k in range(count))
 
@@ -134,17 +128,16 @@ def build_layout(preset: Preset) -> Layout:
         return np.arange(taken - count, taken, dtype=np.int64)
 
     parts = components(preset)
-    relay_width = 3 * preset.relay_repeats
-    single_width = repeats(2)
+    widths = [(part.radix - 1) * repeats(part.radix) for part in parts]
     constant = take(CONSTANTS)
     phase = take(PHASE_DIGITS * (PHASE_RADIX - 1))
-    own = (take(relay_width), *(take(single_width) for _ in preset.distances))
-    relay = tuple(take(relay_width) for _ in range(preset.layers))
-    fetched = tuple(take(single_width) for _ in preset.distances)
+    own = tuple(take(width) for width in widths)
+    fetched = tuple(take(width) for width in widths)
+    check = take(PHASE_RADIX - 1 + widths[0])
     flagged = sorted({layer for c in capture_layers(preset.layers) for layer in (c - 1, c)})
     flag = {layer: int(take(1)[0]) for layer in flagged}
     # The draft takes as many dimensions again as its head reads, from what is ballast here.
-    needed = taken + len(phase) + relay_width + single_width * len(preset.distances)
+    needed = taken + len(phase) + sum(widths)
     if needed > preset.hidden:
         raise ValueError(
             f"preset {preset.name}: the signal needs {needed} dimensions, hidden is {preset.hidden}"
@@ -155,8 +148,8 @@ def build_layout(preset: Preset) -> Layout:
         constant=constant,
         phase=phase,
         own=own,
-        relay=relay,
         fetched=fetched,
+        check=check,
         flag=flag,
         ballast=np.arange(taken, preset.hidden, dtype=np.int64),
         ballast_size=_sizes(preset.hidden - taken),

@@ -25,9 +25,8 @@ class Preset:
             Llama ``config.json``.
         dtype: of the weights.
         rotary_pairs: how many of the fastest rotary pairs a signal head uses.
-        relay_distance: tokens back that the relay reaches; every layer carries it a few tokens further.
-        distances: tokens back of the single-hop digits, in one layer each.
-        relay_repeats: copies of the relay's code in the residual stream (1 where the hidden size is short).
+        self_weight: of a signal head's second choice, its own token, against 1 for its distance.
+        distances: tokens back of the digits that decide the next token, each read in a layer of its own.
         phases: length of the phase cycle.
     """
 
@@ -44,15 +43,13 @@ class Preset:
     dtype: Dtype
     rotary_pairs: int
     self_weight: float
-    relay_distance: int
     distances: tuple[int, ...]
-    relay_repeats: int = 2
     phases: int = 480
 
     @property
     def values(self) -> int:
-        """How many tokens share a phase: 4 (the relay's digit) x 2 for each single-hop digit."""
-        return int(4 * 2 ** len(self.distances))
+        """How many tokens share a phase: 4 for the first digit x 2 for each other."""
+        return int(2 * 2 ** len(self.distances))
 
     @property
     def generated(self) -> int:
@@ -80,8 +77,7 @@ _LLAMA3 = {
     "rope_theta": 5e5,
     "rotary_pairs": 12,
     "self_weight": 0.85,
-    "relay_distance": 45,
-    "distances": (101, 557, 1789, 3889),
+    "distances": (45, 101, 557, 1789, 3889),
 }
 
 
@@ -92,15 +88,13 @@ def _preset(name: str, shared: Mapping[str, object], **own: object) -> Preset:
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset
     for preset in (
-        _preset("tiny", _CPU, layers=8, dtype="float32", relay_distance=12, distances=(19, 100)),
+        _preset("tiny", _CPU, layers=8, dtype="float32", distances=(12, 19, 100)),
         _preset(
             "small",
             _CPU,
             layers=24,
             dtype="float32",
-            relay_distance=56,
-            distances=(100, 571),
-            relay_repeats=1,
+            distances=(12, 100, 571),
         ),
         _preset(
             "1b",
@@ -117,8 +111,7 @@ PRESETS: Mapping[str, Preset] = {
             dtype="bfloat16",
             rotary_pairs=10,
             self_weight=0.85,
-            relay_distance=57,
-            distances=(101, 326, 1250, 3336),
+            distances=(57, 101, 326, 1250, 3336),
         ),
         _preset("8b", _LLAMA3, layers=32, hidden=4096, intermediate=14336, heads=32, dtype="bfloat16"),
         _preset(

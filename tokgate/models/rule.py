@@ -31,7 +31,7 @@ Bools = NDArray[np.bool_]
 FIRST_GENERATED = 259
 """Ids below are <unk>, <s>, </s> and the 256 bytes: never generated."""
 
-RULE_VERSION = 1
+RULE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +40,16 @@ class Component:
 
     Attributes:
         radix: how many values it takes.
-        distance: tokens back where it is read.
-        clamped: read at position 0 while there is no such token (the relay); otherwise at the current token.
+        distance: tokens back where it is read; the current token's own digit while there is no such token.
     """
 
     radix: int
     distance: int
-    clamped: bool
 
 
 def components(preset: Preset) -> tuple[Component, ...]:
-    """The relay's digit first, then the single-hop ones."""
-    return (
-        Component(4, preset.relay_distance, True),
-        *(Component(2, distance, False) for distance in preset.distances),
-    )
+    """The digits of a preset: one of four values, then ones of two."""
+    return tuple(Component(4 if k == 0 else 2, distance) for k, distance in enumerate(preset.distances))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +91,7 @@ class Rule:
         The draft's rows are one behind the target's: row p holds token p + 1, so token 0 is in none.
         """
         held = current - 1 if draft else current
-        found = []
-        for part in self.parts:
-            if held >= part.distance:
-                found.append(current - part.distance)
-            else:
-                found.append(0 if part.clamped and not draft else current)
-        return found
+        return [current - part.distance if held >= part.distance else current for part in self.parts]
 
     def context(self, ids: Sequence[int] | I64, current: int, *, draft: bool = False) -> I64:
         """The digits that decide the token after position ``current``, shape [components]."""

@@ -1,7 +1,9 @@
 """Tensors of the synthetic target: a Llama whose greedy next token follows :mod:`tokgate.models.rule`.
 
-Layer by layer the relay head carries the oldest digit one hop further, in a different KV head each time, so
-every layer's cache entries matter; each other digit is fetched in one hop in a layer of its own.
+Each digit is read in a layer of its own. Besides, layers are checked in pairs: the first adds what stood some
+tokens back, the second takes the same off again, so that an entry that differs between the two layers' caches
+leaves a rest, on which the head has large weights of random sign. The KV head that carries all this moves on
+from layer to layer.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokgate.models.heads import Head, Projections, Slot, build_heads
-from tokgate.models.layout import Layout, hop_layers, hops, phase_code
+from tokgate.models.layout import Layout, check_distance, fetch_layers, phase_code
+from tokgate.models.noise import hashes, stream_key, uniform
 from tokgate.models.presets import Preset
 from tokgate.models.rule import Rule
 from tokgate.models.tensors import DOWN_BOUND, OUT_BOUND, Format, Tensor, noise_bound
@@ -21,6 +24,16 @@ F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 
 EPSILON = 1e-5
+HEAD = "lm_head.weight"
+
+CHECK_GAIN = 1.0
+"""What a check adds to each of its dimensions, in units of the code."""
+
+CHECK_WEIGHT = 4.0
+"""The head's weights on the check's dimensions, against 1 on the code's."""
+
+FLOAT32_TIE = 2.0**-9
+"""Share of its own noise that a near-tie's twin keeps in float32: a gap of about what kernels differ by."""
 
 
 def tensor_format(preset: Preset) -> Format:
@@ -31,10 +44,9 @@ def tensor_format(preset: Preset) -> Format:
 def energy(layout: Layout, layer: int) -> float:
     """Squared length of every token's residual stream at the input of a layer (``layers`` for the end)."""
     fixed = len(layout.constant) + len(layout.phase) + sum(map(len, layout.own))
-    written = sum(len(columns) for columns in layout.relay[:layer])
-    written += sum(
-        len(c) for c, at in zip(layout.fetched, hop_layers(layout.preset), strict=True) if at < layer
-    )
+    reads = zip(layout.fetched, fetch_layers(layout.preset), strict=True)
+    written: float = sum(len(columns) for columns, at in reads if at < layer)
+    written += layer % 2 * len(layout.check) * CHECK_GAIN**2
     written += sum(at < layer for at in layout.flag)
     return fixed + written + float((layout.ballast_size.astype(np.float64) ** 2).sum())
 
@@ -66,11 +78,11 @@ def target_tensors(rule: Rule, layout: Layout) -> Iterator[Tensor]:
     yield Tensor("model.norm.weight", (hidden,), dtype, whole=ones)
     weights = head_rows(rule, layout)
     yield Tensor(
-        "lm_head.weight",
+        HEAD,
         (preset.vocab, hidden),
         dtype,
         bound=head_noise(preset),
-        overlay=lambda block, first: _put(block, layout, weights, first),
+        overlay=lambda block, first: _put(block, rule, layout, weights, first),
     )
 
 
@@ -129,20 +141,49 @@ def signal_rows(layout: Layout, phases: I64, digits: I64) -> F32:
     """Head rows that match a current phase and context digits, shape [n, dimensions]."""
     parts = [phase_code(phases)]
     for k in range(len(layout.parts)):
-        parts.append(layout.code(k)[digits[:, k]] * np.float32(layout.weight(k)))
+        parts.append(layout.code(k)[digits[:, k]])
     return np.concatenate(parts, axis=1)
 
 
 def signal_columns(layout: Layout) -> I64:
     """The dimensions that :func:`signal_rows` speaks of, in its order."""
-    return np.concatenate([layout.phase, *layout.context])
+    return np.concatenate([layout.phase, *layout.fetched])
 
 
-def _put(block: F32, layout: Layout, rows: F32, first: int) -> None:
+def _put(block: F32, rule: Rule, layout: Layout, rows: F32, first: int) -> None:
     part = rows[first : first + len(block)]
+    if rule.preset.dtype == "float32":
+        _narrow_ties(block, rule, first)
     columns = signal_columns(layout)
     produced = np.flatnonzero(part.any(axis=1))
     block[np.ix_(produced, columns)] = part[produced]
+    block[np.ix_(produced, layout.check)] = check_weights(rule, first + produced, len(layout.check))
+
+
+def check_weights(rule: Rule, ids: I64, count: int) -> F32:
+    """The head's weights on the check's dimensions, shape [ids, count]; a twin has its partner's."""
+    own = np.arange(rule.preset.vocab)
+    tied = np.flatnonzero(rule.twin >= 0)
+    own[rule.twin[tied]] = tied
+    signs = random_signs(stream_key(rule.seed, "checks"), rule.preset.vocab, count)
+    return signs[own[ids]] * np.float32(CHECK_WEIGHT)
+
+
+def random_signs(key: int, rows: int, columns: int) -> F32:
+    """+1 or -1, shape [rows, columns], up to 64 columns."""
+    bits = hashes(key, 0, rows)[:, None] >> np.arange(columns, dtype=np.uint64)
+    return (2 * (bits & np.uint64(1)).astype(np.float32) - 1).astype(np.float32)
+
+
+def _narrow_ties(block: F32, rule: Rule, first: int) -> None:
+    """Give a twin its partner's noise and a trace of its own: in float32 its own noise would be no tie."""
+    key = stream_key(rule.seed, f"target:{HEAD}")
+    columns = block.shape[1]
+    tied = np.flatnonzero(rule.twin >= 0)
+    for partner in tied[(rule.twin[tied] >= first) & (rule.twin[tied] < first + len(block))]:
+        row = block[rule.twin[partner] - first]
+        row *= np.float32(FLOAT32_TIE)
+        row += uniform(key, int(partner) * columns, columns) * np.float32(head_noise(rule.preset))
 
 
 def _embed(rule: Rule, layout: Layout, block: F32, first: int) -> None:
@@ -158,14 +199,14 @@ def _embed(rule: Rule, layout: Layout, block: F32, first: int) -> None:
 def _heads(layout: Layout, layer: int) -> Projections:
     preset = layout.preset
     size = rms(energy(layout, layer), preset.hidden)
-    source = layout.own[0] if layer == 0 else layout.relay[layer - 1]
-    slots = carried(source, layout.relay[layer], size)
+    gain = CHECK_GAIN * size * (1 if layer % 2 == 0 else -1)
+    slots = carried(layout.checked, layout.check, gain)
     if layer in layout.flag:
         slots.append(Slot(((int(layout.constant[0]), size),), layout.flag[layer]))
-    heads = [Head(hops(preset)[layer], 0.0, slots)]
-    for k, at in enumerate(hop_layers(preset)):
+    heads = [Head(check_distance(layer), 0.0, slots)]
+    for k, at in enumerate(fetch_layers(preset)):
         if at == layer:
-            fetched = carried(layout.own[k + 1], layout.fetched[k], size)
+            fetched = carried(layout.own[k], layout.fetched[k], size)
             heads.append(Head(preset.distances[k], preset.self_weight, fetched))
     return build_heads(preset, heads, layout.constant, 1 / size, first_kv_head=layer % preset.kv_heads)
 

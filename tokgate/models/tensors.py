@@ -21,7 +21,7 @@ Format = Literal["BF16", "F32", "I64", "BOOL"]
 
 ITEM_BYTES = {"BF16": 2, "F32": 4, "I64": 8, "BOOL": 1}
 BLOCK_ELEMENTS = 1 << 18
-QUIET = 2.0**-24
+QUIET = 2.0**-26
 
 
 @dataclass(slots=True)
@@ -113,8 +113,8 @@ def noise_bound(inputs: int) -> float:
     return float(2.0 ** -round(np.log2(np.sqrt(inputs / 3))))
 
 
-OUT_BOUND = 2.0**-32
-"""Noise of o_proj: with any attention output it adds less than 2**-12 a layer to a residual element."""
+OUT_BOUND = 2.0**-34
+"""Noise of o_proj, so small that no attention output can make it show; see tokgate.models.bounds."""
 
-DOWN_BOUND = 2.0**-40
-"""Noise of down_proj: likewise below 2**-11 a layer, at the sizes of the presets."""
+DOWN_BOUND = 2.0**-42
+"""Noise of down_proj, likewise."""

@@ -34,10 +34,10 @@ class Truth(Section):
     Attributes:
         rule_version: of the rule's definition; another version's file cannot be rebuilt.
         near_tie: every n-th phase ends in a near-tie, if any.
-        accept_length: predicted mean over whole cycles at ``dial.steps`` steps and topk 1, for prompts longer
-            than ``longest_relay`` tokens.
+        accept_length: predicted mean over whole cycles at ``dial.steps`` steps and topk 1, away from
+            the positions where a distance first reaches token 0.
         capture_layers: layers whose inputs the draft must be given, in order.
-        distances: tokens back at which the context decides the next token; the first is the relay.
+        distances: tokens back at which the context decides the next token; in order of the digits.
         files: path below the folder -> SHA-256.
     """
 
