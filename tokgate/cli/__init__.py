@@ -29,6 +29,8 @@ class Command:
 COMMANDS: Mapping[str, Command] = {
     "gate": Command("tokgate.cli.gate", "run the gate: pytest perf_tests, with tokgate's exit codes"),
     "accept": Command("tokgate.cli.accept", "record a run as stored baselines, with a reason"),
+    "calibrate": Command("tokgate.cli.calibrate", "the noise of a host: pool A/A launches, show the power"),
+    "judge": Command("tokgate.cli.judge", "judge stored measurements of two builds, with no GPU"),
     "serve": Command("tokgate.cli.serve", "run the emulated engine by hand"),
 }
 
