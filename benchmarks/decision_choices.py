@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.decision import LIMIT, SUITE_ALPHA, VERDICTS, plan, scatter
-from benchmarks.decision_model import Scenario, Series, batches
+from benchmarks.decision_model import Scenario, Series, batches, scenarios, trimmed
 from benchmarks.decision_rules import sprt
 from tokgate.analysis.looks import NU0_MAX, TUNING, Tuning, walk
 
@@ -33,6 +33,7 @@ VARIANTS: dict[str, tuple[Tuning, float]] = {
     "all beta before the final test": (replace(TUNING, final_beta=0.0), NU0_MAX),
     "weights of the first design": (replace(TUNING, weights=FIRST_DESIGN.weights), NU0_MAX),
     "widen from 3 blocks": (replace(TUNING, widen_from=3), NU0_MAX),
+    "two fifths of beta for the final test": (replace(TUNING, final_beta=0.4), NU0_MAX),
     "no overshoot correction": (replace(TUNING, overshoot=0.0), NU0_MAX),
 }
 FACTORS = (1.0, 1.5, 3.0)
@@ -50,10 +51,36 @@ def series(factor: float, count: int) -> Series:
     )
 
 
+def arms(count: int = 30_000) -> list[str]:
+    """Scatter of a block difference by runs an arm and by share trimmed, as a Markdown table."""
+    shares = (0.0, 0.25, 0.5, 0.75)
+    lines = [
+        "| noise | runs an arm | " + " | ".join(f"trim {100 * share:.0f} %" for share in shares) + " |",
+        "|---|---|" + "---|" * len(shares),
+    ]
+    for scenario in scenarios():
+        if scenario.today != 1:
+            continue
+        for runs in (4, 8):
+            a, b = scenario.block(np.random.default_rng(3), count, runs, 1.0)
+            found = [float(np.std(trimmed(b, share) - trimmed(a, share))) for share in shares]
+            lines.append(
+                f"| {scenario.name} | {runs} | " + " | ".join(f"{100 * x:.2f} %" for x in found) + " |"
+            )
+    return lines
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decision_choices", description=__doc__)
     parser.add_argument("--series", type=int, default=60_000, help="without a change; a sixth of it with one")
-    count = parser.parse_args().series
+    parser.add_argument(
+        "--arms", action="store_true", help="scatter of a block by runs an arm and trim instead"
+    )
+    options = parser.parse_args()
+    if options.arms:
+        print("\n".join(arms()))
+        return 0
+    count = options.series
     asked = plan(SUITE_ALPHA / VERDICTS)
     print(f"limit {LIMIT:g}, alpha {asked.alpha:g}, beta {asked.beta:g}, {count} series")
     print(

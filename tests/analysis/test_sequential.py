@@ -189,3 +189,26 @@ def test_a_plan_that_means_nothing_is_refused(arguments):
 def test_a_history_without_scatter_or_blocks_is_refused(s0, blocks):
     with pytest.raises(ValueError, match="scatter"):
         History(s0, blocks)
+
+
+@pytest.mark.parametrize("history", [HISTORY, None], ids=["history", "history-free"])
+@pytest.mark.parametrize("n", [3, 8, 40, 45])
+def test_blocks_without_any_scatter_are_judged(history, n):
+    """Emulated engines give the same value again and again: no division by zero, and the right answer."""
+    assert judge([0.0] * n, PLAN, history).kind in ("PASS", "INCONCLUSIVE")
+    assert judge([-0.001] * n, PLAN, history).kind in ("PASS", "INCONCLUSIVE")
+    assert judge([-0.3] * n, PLAN, history).kind == ("REGRESSION" if n > 3 or history else "INCONCLUSIVE")
+    if n >= 8:
+        assert judge([0.0] * n, PLAN, history).kind == "PASS"
+
+
+def test_the_last_block_brings_a_fixed_size_test():
+    """Evidence that an anytime bound does not reach is enough once the number of blocks is fixed."""
+    rng = np.random.default_rng(6)
+    noise = rng.normal(0, 1, 40)
+    noise = (noise - noise.mean()) / noise.std(ddof=1)
+    d = -0.025 + 0.038 * noise  # t = -4.16 on 39 degrees of freedom
+    plan = Plan(0.03, "higher", 0.0005)
+    assert judge(d, plan, History(0.038, 20)).kind == "REGRESSION"
+    longer = Plan(0.03, "higher", 0.0005, blocks_max=60)
+    assert judge(d, longer, History(0.038, 20)).kind == "INCONCLUSIVE"

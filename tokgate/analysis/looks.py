@@ -41,7 +41,7 @@ class Tuning:
     pass_steps: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
     pass_weights: tuple[float, ...] = (0.10, 0.65, 0.20, 0.05)
     final_alpha: float = 0.5
-    final_beta: float = 0.4
+    final_beta: float = 0.25
     pass_floor: float = 0.5
     overshoot: float = 0.583
     widen_from: int = 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokgate.errors import ResultsUnwritable, SampleFault
+from tokgate.errors import SampleFault
 
 if TYPE_CHECKING:
     from tokgate.analysis.calibration import Calibration
@@ -24,7 +25,8 @@ def pool(
     better: Annotated[str | None, typer.Option(help="higher or lower; known for the usual metrics")] = None,
 ) -> None:
     """Add stored launches of one build to a calibration, paired in the order measured."""
-    from tokgate.analysis.calibration import AABlock, Calibration, Session, from_document, to_document
+    from tokgate.analysis.calibration import AABlock, Calibration, Session
+    from tokgate.analysis.calibration_file import read_calibration, write_calibration
     from tokgate.cli.judge import read
 
     series = read(samples, metric, better)
@@ -38,7 +40,7 @@ def pool(
     who = series.identity
     found = Calibration(who.host_class, who.profile, who.workload, metric, series.unit, series.better)
     if out.exists():
-        old = from_document(load(out))
+        old = read_calibration(out)
         for key in ("host_class", "profile", "workload", "metric", "unit", "better"):
             if getattr(old, key) != getattr(found, key):
                 raise SampleFault(f"{out} is of {key} '{getattr(old, key)}', not '{getattr(found, key)}'")
@@ -47,16 +49,8 @@ def pool(
         raise SampleFault(f"{out} holds these launches already (session {who.started_at})")
     blocks = tuple(AABlock(a, b) for a, b in zip(series.launches[0::2], series.launches[1::2], strict=False))
     session = Session(who.started_at, blocks)
-    whole = Calibration(
-        found.host_class,
-        found.profile,
-        found.workload,
-        found.metric,
-        found.unit,
-        found.better,
-        (*found.sessions, session),
-    )
-    store(out, to_document(whole))
+    whole = replace(found, sessions=(*found.sessions, session))
+    write_calibration(out, whole)
     print(f"{len(blocks)} A/A blocks added")
     describe(whole)
 
@@ -68,45 +62,9 @@ def show(
     verdicts: Annotated[int, typer.Option(min=1, help="verdicts that share alpha 0.01")] = 40,
 ) -> None:
     """What a calibration says, and what the gate can find with it."""
-    from tokgate.analysis.calibration import from_document
+    from tokgate.analysis.calibration_file import read_calibration
 
-    describe(from_document(load(file)), limit_percent / 100, verdicts)
-
-
-def load(path: Path) -> dict[str, Any]:
-    """A YAML mapping.
-
-    Raises:
-        SampleFault: unreadable or something else.
-    """
-    import yaml
-
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SampleFault(f"{path}: cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SampleFault(f"{path}: not YAML") from error
-    if not isinstance(data, dict):
-        raise SampleFault(f"{path}: not a calibration")
-    return data
-
-
-def store(path: Path, document: dict[str, Any]) -> None:
-    """Write a calibration: a block on two lines, so that a review shows what was added.
-
-    Raises:
-        ResultsUnwritable: disk full, folder missing or read-only.
-    """
-    import yaml
-
-    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=1000)
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise ResultsUnwritable(f"{path}: cannot be written: {error.strerror}") from error
+    describe(read_calibration(file), limit_percent / 100, verdicts)
 
 
 def describe(calibration: Calibration, limit: float = 0.03, verdicts: int = 40) -> None:

@@ -12,7 +12,7 @@ import typer
 from tokgate.analysis import series as stored
 from tokgate.analysis.blocks import Block, pair
 from tokgate.analysis.bootstrap import judge_requests
-from tokgate.analysis.calibration import from_document
+from tokgate.analysis.calibration_file import read_calibration
 from tokgate.analysis.decision import Decision
 from tokgate.analysis.exact import judge_counts
 from tokgate.analysis.interval import ratio_interval
@@ -134,20 +134,7 @@ def read_history(path: Path | None, series: stored.Series, metric: str) -> Histo
     """
     if path is None:
         return None
-    import yaml
-
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SampleFault(f"{path}: cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SampleFault(f"{path}: not YAML") from error
-    if not isinstance(data, dict):
-        raise SampleFault(f"{path}: not a calibration")
-    try:
-        found = from_document(data)
-    except SampleFault as fault:
-        raise SampleFault(f"{path}: {fault.headline}", fault.details) from fault
+    found = read_calibration(path)
     asked = {"better": series.better, "unit": series.unit}
     if series.identity is not None:
         asked |= {
