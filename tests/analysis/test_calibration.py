@@ -25,7 +25,7 @@ class Host:
         self.dies_at = dies_at
         self.scatter = scatter
 
-    def __call__(self) -> tuple[list[float], list[float]]:
+    def __call__(self) -> dict[str, tuple[list[float], list[float]]]:
         if self.blocks == self.dies_at:
             raise LoadFault("the server went away")
         self.blocks += 1
@@ -33,13 +33,19 @@ class Host:
             900 * np.exp(self.scatter * (self.rng.normal(0, 0.01) + self.rng.normal(0, 0.02, 4)))
             for _ in range(2)
         ]
-        return sides[0].tolist(), sides[1].tolist()
+        return {"speed": (sides[0].tolist(), sides[1].tolist())}
 
 
-def run(start: Calibration, host: Host, blocks: int = 20, at: str = START) -> tuple[Calibration, list]:
+def run(
+    start: Calibration, host: Host, blocks: int = 20, at: str = START
+) -> tuple[Calibration, list[Calibration]]:
     saved: list[Calibration] = []
-    done = calibrate(start, blocks=blocks, measure_block=host, save=saved.append, started_at=at)
-    return done, saved
+
+    def save(state) -> None:
+        saved.append(state["speed"])
+
+    done = calibrate({"speed": start}, blocks=blocks, measure_block=host, save=save, started_at=at)
+    return done["speed"], saved
 
 
 def test_a_session_finds_the_scatter_and_saves_every_block():
@@ -54,13 +60,13 @@ def test_a_session_finds_the_scatter_and_saves_every_block():
 
 def test_an_interrupted_session_is_taken_up_where_it_stopped():
     whole, _ = run(EMPTY, Host(seed=4))
-    saved: list[Calibration] = []
+    saved: list = []
     host = Host(seed=4, dies_at=7)
     with pytest.raises(LoadFault):
-        calibrate(EMPTY, blocks=20, measure_block=host, save=saved.append, started_at=START)
-    assert len(saved[-1].sessions[0].blocks) == 7
+        calibrate({"speed": EMPTY}, blocks=20, measure_block=host, save=saved.append, started_at=START)
+    assert len(saved[-1]["speed"].sessions[0].blocks) == 7
     host.dies_at = None
-    again, _ = run(saved[-1], host)
+    again, _ = run(saved[-1]["speed"], host)
     assert again == whole
     assert host.blocks == 20
 
@@ -99,17 +105,34 @@ def test_without_any_scatter_there_is_no_history():
     assert EMPTY.history() is None
 
 
-def test_a_block_that_is_no_measurement_is_not_stored():
-    saved: list[Calibration] = []
+@pytest.mark.parametrize("block", [{"speed": ([1.0], [math.nan])}, {}, {"other": ([1.0], [1.0])}])
+def test_a_block_that_is_no_measurement_is_not_stored(block):
+    saved: list = []
     with pytest.raises(SampleFault):
         calibrate(
-            EMPTY,
-            blocks=2,
-            measure_block=lambda: ([1.0], [math.nan]),
-            save=saved.append,
-            started_at=START,
+            {"speed": EMPTY}, blocks=2, measure_block=lambda: block, save=saved.append, started_at=START
         )
     assert saved == []
+
+
+def test_metrics_share_blocks_and_resume_from_the_last_that_all_have():
+    """Killed between two files, one metric has a block that the other lacks: it is measured again."""
+    latency = Calibration("nvidia-h200", "baseline", "chat-bs1", "ttft_s_p50", "s", "lower")
+    host = Host(seed=2)
+
+    def both():
+        runs = host()["speed"]
+        return {"speed": runs, "ttft": tuple([1 / x for x in side] for side in runs)}
+
+    saved: list = []
+    calibrate(
+        {"speed": EMPTY, "ttft": latency}, blocks=3, measure_block=both, save=saved.append, started_at=START
+    )
+    torn = {"speed": saved[2]["speed"], "ttft": saved[1]["ttft"]}
+    done = calibrate(torn, blocks=4, measure_block=both, save=saved.append, started_at=START)
+    assert host.blocks == 3 + 2
+    assert [len(done[key].sessions[0].blocks) for key in ("speed", "ttft")] == [4, 4]
+    assert done["ttft"].history().s0 == pytest.approx(done["speed"].history().s0, rel=0.2)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tokgate.cli import run
+from tokgate.load.sample import Request, Void
 
 GOOD = {"unit": "tok/s", "better": "higher", "launches": [[900, 905, 899, 902]] * 3}
 
@@ -180,3 +181,29 @@ def test_calibrate_pools_launches_and_judge_uses_them(make_sample, tmp_path, cap
     other = store(tmp_path, "o.json", sampled(make_sample, 1.0, 1, identity={"profile": "eagle3-graphs"}))
     assert run(["judge", other, other, "--calibration", cal]) == 2
     assert "calibration of profile 'baseline'" in capsys.readouterr().err
+
+
+def counted(make_sample, passes: int, runs: int = 3):
+    request = Request(0, "ok", 0.0, completion_tokens=512, verify_count=passes, cached_tokens=0)
+    for run_number in range(runs):
+        yield make_sample(511 / passes, metric="accept_length", run=run_number, requests=(request,))
+
+
+def test_accept_length_of_a_synthetic_pair_is_compared_exactly(make_sample, tmp_path, capsys):
+    """One launch a side is enough for a figure without noise, and for no other."""
+    a = store(tmp_path, "a.json", counted(make_sample, 177))
+    same = store(tmp_path, "b.json", counted(make_sample, 177))
+    lost = store(tmp_path, "c.json", counted(make_sample, 200))
+    arguments = ("--metric", "accept_length", "--limit-percent", "1")
+    code, data = judged(capsys, a, same, *arguments)
+    assert (code, data["verdict"], data["method"]) == (0, "PASS", "exact counts")
+    code, data = judged(capsys, a, lost, *arguments)
+    assert (code, data["verdict"]) == (1, "REGRESSION")
+    assert "177 passes for 511 tokens, now 200" in data["notes"][0]
+
+
+def test_all_runs_void_is_no_verdict(make_sample, tmp_path, capsys):
+    good = store(tmp_path, "a.json", [make_sample()])
+    void = store(tmp_path, "b.json", [make_sample(void=(Void("steal", 0.5, 0.02, "share", ""),))])
+    assert run(["judge", good, void]) == 2
+    assert "all 1 runs are void: steal" in capsys.readouterr().err
