@@ -103,18 +103,21 @@ def read(path: Path, metric: str, better: Literal["higher", "lower"] | str | Non
             return found
         if data is not None and not isinstance(data, dict | list):
             raise SampleFault("neither Samples nor launches")
-        return stored.from_samples(_samples(path), metric, direction)
+        samples = read_samples(path) if data is None else _samples(data)
+        return stored.from_samples(samples, metric, direction)
     except SampleFault as fault:
         where = str(path)
         headline = fault.headline if fault.headline.startswith(where) else f"{where}: {fault.headline}"
         raise SampleFault(headline, fault.details) from fault
 
 
-def _samples(path: Path) -> list[Sample]:
-    try:
-        return read_samples(path)
-    except (TypeError, ValueError, KeyError) as error:
-        raise SampleFault(f"not samples: {error}") from error
+def _samples(data: list[Any] | dict[str, Any]) -> list[Sample]:
+    """Samples of a file that is parsed already: one, or a list of them."""
+    entries = data if isinstance(data, list) else [data]
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            raise SampleFault(f"entry {i + 1} is not a sample")
+    return [Sample.from_json(entry) for entry in entries]
 
 
 def _load(path: Path) -> Any:
