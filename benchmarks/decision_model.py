@@ -80,10 +80,10 @@ class Scenario:
         return a, b
 
 
-def trimmed(log_runs: Values) -> Values:
+def trimmed(log_runs: Values, share: float = TRIM_SHARE) -> Values:
     """ln of the trimmed mean of each row: what tokgate.analysis.blocks.arm computes, vectorised."""
     runs = np.exp(np.sort(log_runs, axis=1))
-    weights = np.clip(np.arange(1, runs.shape[1] + 1) - TRIM_SHARE * runs.shape[1], 0, 1)
+    weights = np.clip(np.arange(1, runs.shape[1] + 1) - share * runs.shape[1], 0, 1)
     return np.asarray(np.log(runs @ weights / weights.sum()))
 
 

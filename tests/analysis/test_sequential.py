@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tokgate.analysis import evidence
 from tokgate.analysis.decision import ORDER
-from tokgate.analysis.looks import looks
+from tokgate.analysis.looks import TUNING, looks
 from tokgate.analysis.sequential import History, Plan, judge
 from tokgate.errors import SampleFault
 
@@ -130,7 +130,7 @@ def test_evidence_has_mean_one_under_its_null():
     mean = d.mean(axis=1)
     squares = ((d - mean[:, None]) ** 2).sum(axis=1)
     for values in (
-        evidence.with_history(-mean, nu0 * s0**2 + squares, n, nu0, 0.03),
+        evidence.with_history(-mean, nu0 * s0**2 + squares, n, nu0, 0.03, TUNING.steps, TUNING.weights),
         evidence.without_history(-mean, squares, n),
     ):
         exceed = np.mean(values >= math.log(20))
@@ -138,22 +138,18 @@ def test_evidence_has_mean_one_under_its_null():
 
 
 def test_the_t_evidence_agrees_with_direct_integration():
-    from scipy.integrate import quad
-
     d = np.array([0.3, -0.2, 0.9, 0.4])
     mean, n = d.mean(), len(d)
     got = evidence.without_history(
         np.array([mean]), np.array([((d - mean) ** 2).sum()]), np.array([float(n)]), effects=(1.5,)
     )[0]
 
+    # scale-invariant prior on the scatter: integrate 1/sigma over the normal likelihood, in ln sigma
+    sigma = np.exp(np.linspace(-4, 5, 20_001))
+
     def marginal(effect: float) -> float:
-        # scale-invariant prior on the scatter: integrate 1/sigma over the normal likelihood
-        return quad(
-            lambda sigma: sigma ** (-n - 1) * math.exp(-((d - effect * sigma) ** 2).sum() / 2 / sigma**2),
-            0.01,
-            60,
-            limit=400,
-        )[0]
+        residual = ((d[:, None] - effect * sigma) ** 2).sum(axis=0)
+        return float((sigma**-n * np.exp(-residual / 2 / sigma**2)).sum())
 
     assert got == pytest.approx(math.log(marginal(1.5) / marginal(0.0)), abs=1e-4)
 
@@ -193,3 +189,26 @@ def test_a_plan_that_means_nothing_is_refused(arguments):
 def test_a_history_without_scatter_or_blocks_is_refused(s0, blocks):
     with pytest.raises(ValueError, match="scatter"):
         History(s0, blocks)
+
+
+@pytest.mark.parametrize("history", [HISTORY, None], ids=["history", "history-free"])
+@pytest.mark.parametrize("n", [3, 8, 40, 45])
+def test_blocks_without_any_scatter_are_judged(history, n):
+    """Emulated engines give the same value again and again: no division by zero, and the right answer."""
+    assert judge([0.0] * n, PLAN, history).kind in ("PASS", "INCONCLUSIVE")
+    assert judge([-0.001] * n, PLAN, history).kind in ("PASS", "INCONCLUSIVE")
+    assert judge([-0.3] * n, PLAN, history).kind == ("REGRESSION" if n > 3 or history else "INCONCLUSIVE")
+    if n >= 8:
+        assert judge([0.0] * n, PLAN, history).kind == "PASS"
+
+
+def test_the_last_block_brings_a_fixed_size_test():
+    """Evidence that an anytime bound does not reach is enough once the number of blocks is fixed."""
+    rng = np.random.default_rng(6)
+    noise = rng.normal(0, 1, 40)
+    noise = (noise - noise.mean()) / noise.std(ddof=1)
+    d = -0.025 + 0.038 * noise  # t = -4.16 on 39 degrees of freedom
+    plan = Plan(0.03, "higher", 0.0005)
+    assert judge(d, plan, History(0.038, 20)).kind == "REGRESSION"
+    longer = Plan(0.03, "higher", 0.0005, blocks_max=60)
+    assert judge(d, longer, History(0.038, 20)).kind == "INCONCLUSIVE"

@@ -1,1 +1,1 @@
-"""Pure functions on Samples: statistics, break-even, parity, power. No I/O, no clock."""
+"""Pure functions on Samples: statistics, break-even, parity, power. No clock, no I/O but calibrations."""

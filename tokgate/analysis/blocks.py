@@ -10,9 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from tokgate.analysis.values import Better, Values, direction, measured
+from tokgate.analysis.values import Better, direction, measured
 from tokgate.errors import SampleFault
 
 TRIM_SHARE = 0.25
@@ -67,19 +65,17 @@ def arm(runs: Sequence[float], better: Better, what: str = "runs") -> Arm:
     Raises:
         SampleFault: see :func:`tokgate.analysis.values.measured`.
     """
-    values = measured(runs, what)
-    weights = _weights(len(values))
-    order = values.argsort(kind="stable")
-    if direction(better) < 0:
-        order = order[::-1]
-    slow_first = values[order]
-    value = float(weights @ slow_first / weights.sum())
-    return Arm(value, tuple(map(float, values)), tuple(map(float, slow_first[weights == 0])))
-
-
-def _weights(n: int) -> Values:
-    """Weights of n runs, slowest first."""
-    return np.clip(np.arange(1, n + 1) - TRIM_SHARE * n, 0, 1)
+    values: list[float] = measured(runs, what).tolist()
+    cut = TRIM_SHARE * len(values)
+    weighed = kept = 0.0
+    dropped = []
+    for rank, value in enumerate(sorted(values, reverse=direction(better) < 0), start=1):
+        weight = min(max(rank - cut, 0.0), 1.0)
+        weighed += weight * value
+        kept += weight
+        if weight == 0:
+            dropped.append(value)
+    return Arm(weighed / kept, tuple(values), tuple(dropped))
 
 
 def block(reference: Sequence[float], candidate: Sequence[float], better: Better) -> Block:

@@ -107,48 +107,71 @@ class Calibration:
         return tuple(found)
 
 
-MeasureBlock = Callable[[], tuple[Sequence[float], Sequence[float]]]
-Save = Callable[[Calibration], None]
+ArmRuns = tuple[Sequence[float], Sequence[float]]
+MeasureBlock = Callable[[], Mapping[str, ArmRuns]]
+Save = Callable[[Mapping[str, Calibration]], None]
 
 
 def calibrate(
-    calibration: Calibration,
+    known: Mapping[str, Calibration],
     *,
     blocks: int,
     measure_block: MeasureBlock,
     save: Save,
     started_at: str,
-) -> Calibration:
+) -> dict[str, Calibration]:
     """Measure A/A blocks until the session has as many as asked, saving after each.
 
+    One block serves every metric and workload that is calibrated: the build is launched twice and runs
+    them all.
+
     Args:
-        calibration: what is known so far. A last session that started at ``started_at`` is taken up again.
+        known: calibrations so far, by any key that ``measure_block`` also uses. Where the last session
+            started at ``started_at`` it is taken up again, from the last block that all of them have.
         blocks: wanted in this session.
-        measure_block: launches the same build twice and returns the runs of each launch. What it raises
-            goes through; everything measured before has been saved.
-        save: stores the calibration; called after every block.
+        measure_block: launches the same build twice and returns the runs of each launch, by key. What it
+            raises goes through; everything measured before has been saved.
+        save: stores all calibrations; called after every block.
         started_at: identifies the session, UTC, ISO 8601.
 
     Returns:
-        The calibration with the finished session.
+        The calibrations with the finished session.
 
     Raises:
-        SampleFault: a block gave a value that cannot be a measurement; it is not stored.
-        ValueError: fewer than one block asked.
+        SampleFault: a block lacks a key or gave a value that cannot be a measurement; it is not stored.
+        ValueError: fewer than one block asked, or nothing to calibrate.
     """
-    if blocks < 1:
-        raise ValueError(f"a session has at least one block, not {blocks}")
+    if blocks < 1 or not known:
+        raise ValueError(f"a session has at least one block and one metric, not {blocks} and {len(known)}")
     _time(started_at)
-    resumed = bool(calibration.sessions) and calibration.sessions[-1].started_at == started_at
-    session = calibration.sessions[-1] if resumed else Session(started_at, ())
-    before = calibration.sessions[:-1] if resumed else calibration.sessions
-    while len(session.blocks) < blocks:
-        first, second = measure_block()
-        block(first, second, calibration.better)
-        measured = AABlock(tuple(map(float, first)), tuple(map(float, second)))
-        session = replace(session, blocks=(*session.blocks, measured))
-        save(replace(calibration, sessions=(*before, session)))
-    return replace(calibration, sessions=(*before, session))
+    done = min(len(_session(item, started_at).blocks) for item in known.values())
+    state = {
+        key: _with(item, started_at, _session(item, started_at).blocks[:done]) for key, item in known.items()
+    }
+    for _ in range(done, blocks):
+        runs = measure_block()
+        if set(runs) != set(state):
+            raise SampleFault(f"a block measured {sorted(runs)}, calibrated are {sorted(state)}")
+        for key, (first, second) in runs.items():
+            block(first, second, state[key].better)
+        for key, (first, second) in runs.items():
+            measured = AABlock(tuple(map(float, first)), tuple(map(float, second)))
+            state[key] = _with(state[key], started_at, (*_session(state[key], started_at).blocks, measured))
+        save(dict(state))
+    return state
+
+
+def _session(calibration: Calibration, started_at: str) -> Session:
+    """The last session when it is the one that started then, else an empty one."""
+    if calibration.sessions and calibration.sessions[-1].started_at == started_at:
+        return calibration.sessions[-1]
+    return Session(started_at, ())
+
+
+def _with(calibration: Calibration, started_at: str, blocks: tuple[AABlock, ...]) -> Calibration:
+    """With these blocks as the session that started then."""
+    before = tuple(item for item in calibration.sessions if item.started_at != started_at)
+    return replace(calibration, sessions=(*before, Session(started_at, blocks)))
 
 
 class _Block(Section):

@@ -19,14 +19,6 @@ import numpy as np
 
 from tokgate.analysis.values import Values
 
-STEPS = (1.0, 2.0, 4.0, 8.0)
-STEP_WEIGHTS = (0.65, 0.20, 0.10, 0.05)
-"""Alternatives to 'no change', in limits, and their weights."""
-
-PASS_STEPS = (0.5, 1.0, 2.0, 4.0)
-PASS_STEP_WEIGHTS = (0.10, 0.65, 0.20, 0.05)
-"""Alternatives to 'a loss of one limit', in limits away from it: a loss of half a limit, none, gains."""
-
 EFFECTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Alternatives without a history, in units of the scatter of block differences; equal weights."""
 
@@ -37,8 +29,8 @@ def with_history(
     n: Values,
     nu0: float,
     step: float,
-    steps: Sequence[float] = STEPS,
-    weights: Sequence[float] = STEP_WEIGHTS,
+    steps: Sequence[float],
+    weights: Sequence[float],
 ) -> Values:
     """ln of the evidence that the mean lies ``steps`` away from the null.
 

@@ -19,12 +19,35 @@ NU0_MAX = 6.0
 ENOUGH_BLOCKS = 20
 BLOCKS_MIN_CHANGE = 3
 BLOCKS_MIN_PASS = 2
-PASS_FLOOR = 0.5
-OVERSHOOT = 0.583
-"""Mean overshoot of a normal random walk over a boundary, in standard deviations of a step (Siegmund)."""
-FINAL_ALPHA_SHARE = 0.5
-FINAL_BETA_SHARE = 0.4
-"""What is kept of alpha and of beta for the one fixed-size t test when the last block is in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The numbers of the test, chosen by simulation (``python -m benchmarks.decision_choices``).
+
+    Attributes:
+        steps, weights: alternatives to "no change", in limits, and their weights, which add up to 1.
+        pass_steps, pass_weights: alternatives to "a loss of one limit", in limits away from it: a loss of
+            half a limit, none, gains.
+        final_alpha, final_beta: shares kept for the one fixed-size t test when the last block is in.
+        pass_floor: least ln evidence for a PASS.
+        overshoot: mean overshoot of a normal random walk over a boundary, in standard deviations of a step
+            (Siegmund 1985); taken off the bound of PASS only.
+        widen_from: blocks from which a scatter today above the history's widens the prior.
+    """
+
+    steps: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
+    weights: tuple[float, ...] = (0.65, 0.20, 0.10, 0.05)
+    pass_steps: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    pass_weights: tuple[float, ...] = (0.10, 0.65, 0.20, 0.05)
+    final_alpha: float = 0.5
+    final_beta: float = 0.25
+    pass_floor: float = 0.5
+    overshoot: float = 0.583
+    widen_from: int = 2
+
+
+TUNING = Tuning()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +132,13 @@ class Looks:
 
 
 def looks(
-    n: Values, mean: Values, squares: Values, plan: Plan, s0: Values | None, nu0: float = NU0_MAX
+    n: Values,
+    mean: Values,
+    squares: Values,
+    plan: Plan,
+    s0: Values | None,
+    nu0: float = NU0_MAX,
+    tuning: Tuning = TUNING,
 ) -> Looks:
     """What :func:`tokgate.analysis.sequential.judge` looks at, for arrays of series.
 
@@ -120,35 +149,37 @@ def looks(
         plan: limit and error rates.
         s0: scatter known from calibration, or ``None`` without a history.
         nu0: its degrees of freedom.
+        tuning: the numbers of the test.
     """
     theta = plan.theta
     n = np.asarray(n, dtype=np.float64)
     mean, squares = np.asarray(mean, dtype=np.float64), np.asarray(squares, dtype=np.float64)
     variance = squares / np.maximum(n - 1, 1)
-    bound_change = np.full(n.shape, math.log(1 / ((1 - FINAL_ALPHA_SHARE) * plan.alpha)))
-    bound_pass = np.full(n.shape, math.log(1 / ((1 - FINAL_BETA_SHARE) * plan.beta)))
+    bound_change = np.full(n.shape, math.log(1 / ((1 - tuning.final_alpha) * plan.alpha)))
+    bound_pass = np.full(n.shape, math.log(1 / ((1 - tuning.final_beta) * plan.beta)))
     if s0 is None:
         scale = np.sqrt(variance)
         loss = evidence.without_history(-mean, squares, n)
         gain = evidence.without_history(mean, squares, n)
         passes = evidence.without_history(mean + theta, squares, n)
     else:
-        spread = nu0 * np.maximum(np.asarray(s0) ** 2, variance) + squares
+        today = np.where(n >= tuning.widen_from, variance, 0)
+        spread = nu0 * np.maximum(np.asarray(s0) ** 2, today) + squares
         scale = np.sqrt(spread / (nu0 + n - 1))
-        loss = evidence.with_history(-mean, spread, n, nu0, theta)
-        gain = evidence.with_history(mean, spread, n, nu0, theta)
+        against = (spread, n, nu0, theta, tuning.steps, tuning.weights)
+        loss = evidence.with_history(-mean, *against)
+        gain = evidence.with_history(mean, *against)
         passes = evidence.with_history(
-            mean + theta, spread, n, nu0, theta, evidence.PASS_STEPS, evidence.PASS_STEP_WEIGHTS
+            mean + theta, spread, n, nu0, theta, tuning.pass_steps, tuning.pass_weights
         )
-        overshoot = OVERSHOOT * theta / np.sqrt(spread / (nu0 + n))
-        bound_pass = np.maximum(bound_pass - overshoot, PASS_FLOOR)
+        overshoot = tuning.overshoot * theta / np.sqrt(spread / (nu0 + n))
+        bound_pass = np.maximum(bound_pass - overshoot, tuning.pass_floor)
     last = n >= plan.blocks_max
     if last.any():
-        loss, gain = (
-            _final(loss, -mean, variance, n, last, FINAL_ALPHA_SHARE * plan.alpha),
-            _final(gain, mean, variance, n, last, FINAL_ALPHA_SHARE * plan.alpha),
-        )
-        passes = _final(passes, mean + theta, variance, n, last, FINAL_BETA_SHARE * plan.beta)
+        share = tuning.final_alpha * plan.alpha
+        loss = _final(loss, -mean, variance, n, last, share)
+        gain = _final(gain, mean, variance, n, last, share)
+        passes = _final(passes, mean + theta, variance, n, last, tuning.final_beta * plan.beta)
     return Looks(loss, gain, passes, bound_change, bound_pass, scale, mean, n)
 
 
@@ -180,7 +211,13 @@ class Walk:
     scale: Values
 
 
-def walk(differences: Values, plan: Plan, s0: Values | None, nu0: float = NU0_MAX) -> Walk:
+def walk(
+    differences: Values,
+    plan: Plan,
+    s0: Values | None,
+    nu0: float = NU0_MAX,
+    tuning: Tuning = TUNING,
+) -> Walk:
     """Judge whole series after every block until decided, as the gate does.
 
     Args:
@@ -189,6 +226,7 @@ def walk(differences: Values, plan: Plan, s0: Values | None, nu0: float = NU0_MA
         plan: limit and error rates.
         s0: shape (series,), or ``None`` without a history.
         nu0: its degrees of freedom.
+        tuning: the numbers of the test.
     """
     d = differences[:, : plan.blocks_max]
     series, length = d.shape
@@ -203,7 +241,7 @@ def walk(differences: Values, plan: Plan, s0: Values | None, nu0: float = NU0_MA
         n = np.full(len(open_), k + 1.0)
         average = total[open_] / n
         squares = np.maximum(square[open_] - n * average**2, 0)
-        at = looks(n, average, squares, plan, None if s0 is None else s0[open_], nu0)
+        at = looks(n, average, squares, plan, None if s0 is None else s0[open_], nu0, tuning)
         decided = np.zeros(len(open_), dtype=bool)
         for flag, found in zip(flags, at.kinds(plan.theta), strict=True):
             flag[open_] = found

@@ -48,7 +48,9 @@ def blocks_needed(
     """
     if history is None and n < 2:
         return None
-    future = np.arange(n + 1, n + 1 + horizon, dtype=np.float64)
+    # Every number at first, then ever wider steps: "about 130" need not be told from "about 127".
+    ahead = np.unique(np.concatenate([np.arange(1, 41), np.geomspace(41, horizon, 25).round()]))
+    future = n + ahead
     variance = squares / (n - 1) if n > 1 else (history.s0**2 if history else 0.0)
     at = looks(
         future,
@@ -59,7 +61,7 @@ def blocks_needed(
         history.nu0 if history else NU0_MAX,
     )
     decided = np.logical_or.reduce(at.kinds(plan.theta))
-    return int(decided.argmax()) + 1 if decided.any() else None
+    return int(ahead[decided.argmax()]) if decided.any() else None
 
 
 @dataclass(frozen=True, slots=True)

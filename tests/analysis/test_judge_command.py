@@ -1,0 +1,209 @@
+"""``tokgate judge`` and ``tokgate calibrate`` as they are called."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tokgate.cli import run
+from tokgate.load.sample import Request, Void
+
+GOOD = {"unit": "tok/s", "better": "higher", "launches": [[900, 905, 899, 902]] * 3}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def put(name: str, data: object) -> str:
+        path = tmp_path / name
+        path.write_text(data if isinstance(data, str) else json.dumps(data), encoding="utf-8")
+        return str(path)
+
+    return put
+
+
+def launches(factor: float, count: int = 6, seed: int = 0) -> dict:
+    rng = np.random.default_rng(seed)
+    level = rng.normal(0, 0.003, (count, 1))
+    values = 900 * factor * np.exp(level + rng.normal(0, 0.005, (count, 4)))
+    return {"unit": "tok/s", "better": "higher", "launches": values.tolist()}
+
+
+def judged(capsys, *arguments: str) -> tuple[int, dict]:
+    capsys.readouterr()
+    code = run(["judge", *arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict", "code"), [(1.0, "PASS", 0), (0.9, "REGRESSION", 1), (1.1, "IMPROVED", 0)]
+)
+def test_planted_changes_come_out_with_their_exit_codes(write, capsys, factor, verdict, code):
+    a, b = write("a.json", launches(1.0)), write("b.json", launches(factor, seed=1))
+    got, data = judged(capsys, a, b)
+    assert (got, data["verdict"]) == (code, verdict)
+    assert data["interval"][0] <= data["ratio"] <= data["interval"][1]
+    assert data["n"] == 6 and data["blocks_needed"] == 0 and data["smallest_detectable"] > 0
+
+
+def test_one_launch_a_side_is_inconclusive_and_gives_what_can_be_said(write, capsys):
+    a = write("a.json", {"unit": "tok/s", "better": "higher", "launches": [[82.5, 82.4, 82.6]]})
+    b = write("b.json", {"unit": "tok/s", "better": "higher", "launches": [[60.4, 65.5, 50.9, 61.5, 59.5]]})
+    code, data = judged(capsys, a, b)
+    assert (code, data["verdict"]) == (3, "INCONCLUSIVE")
+    assert data["servers"]["high"] < 0.81
+    run(["judge", a, b])
+    text = capsys.readouterr().out
+    assert text.startswith("INCONCLUSIVE launches tok/s: 59.56 vs 82.5 tok/s")
+    assert "of the servers measured: 0.72x (95 % CI 0.64..0.80, 5 runs, launch effect not covered)" in text
+    assert "one launch a side" in text
+
+
+def test_the_text_says_what_the_json_says(write, capsys):
+    a, b = write("a.json", launches(1.0)), write("b.json", launches(0.9, seed=1))
+    assert run(["judge", a, b]) == 1
+    text = capsys.readouterr().out
+    assert text.startswith("REGRESSION launches tok/s: ")
+    assert "6 blocks, limit -3.0 %" in text
+    for part in ("scatter now", "smallest loss found", "slowest runs trimmed: 12 of 48"):
+        assert part in text
+
+
+def test_sharing_alpha_over_more_verdicts_asks_for_more(write, capsys):
+    a, b = write("a.json", launches(1.0, 4)), write("b.json", launches(0.93, 4, seed=1))
+    _, alone = judged(capsys, a, b, "--verdicts", "1")
+    _, shared = judged(capsys, a, b, "--verdicts", "10000")
+    assert (alone["verdict"], shared["verdict"]) == ("REGRESSION", "INCONCLUSIVE")
+    assert shared["blocks_needed"] >= 1
+
+
+BAD = {
+    "not json": "{",
+    "a number": "3",
+    "no launches": {"unit": "tok/s", "better": "higher", "launches": []},
+    "empty launch": {"unit": "tok/s", "better": "higher", "launches": [[]]},
+    "zero": {"unit": "tok/s", "better": "higher", "launches": [[0.0, 1.0]]},
+    "negative": {"unit": "tok/s", "better": "higher", "launches": [[-3.0]]},
+    "nan": '{"unit": "tok/s", "better": "higher", "launches": [[NaN, 1.0]]}',
+    "infinite": '{"unit": "tok/s", "better": "higher", "launches": [[Infinity]]}',
+    "text": {"unit": "tok/s", "better": "higher", "launches": [["fast"]]},
+    "boolean": {"unit": "tok/s", "better": "higher", "launches": [[True]]},
+    "flat": {"unit": "tok/s", "better": "higher", "launches": [1.0, 2.0]},
+    "no unit": {"better": "higher", "launches": [[1.0]]},
+    "no direction": {"unit": "tok/s", "launches": [[1.0]]},
+    "bad direction": {"unit": "tok/s", "better": "up", "launches": [[1.0]]},
+    "unknown key": {"unit": "tok/s", "better": "higher", "launches": [[1.0]], "limt": 3},
+    "a sample of no schema": {"schema": 99},
+    "a list of numbers": "[1, 2]",
+    "an empty list": "[]",
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_files_give_a_message_and_no_verdict(write, capsys, what):
+    good, bad = write("good.json", GOOD), write("bad.json", BAD[what])
+    for pair in ((good, bad), (bad, good)):
+        assert run(["judge", *pair]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "bad.json" in err and "Traceback" not in err
+
+
+def test_a_missing_file_and_bad_options_are_usage_faults(write, capsys):
+    good = write("good.json", GOOD)
+    assert run(["judge", good, good + ".not"]) == 2
+    for option in (["--limit-percent", "0"], ["--alpha", "2"], ["--better", "up"]):
+        assert run(["judge", good, good, *option]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_different_units_are_incomparable(write, capsys):
+    a = write("a.json", GOOD)
+    b = write("b.json", GOOD | {"unit": "ms"})
+    code, data = judged(capsys, a, b)
+    assert (code, data["verdict"]) == (1, "INCOMPARABLE")
+
+
+def store(tmp_path, name: str, samples) -> str:
+    path = tmp_path / name
+    path.write_text(json.dumps([sample.to_json() for sample in samples]), encoding="utf-8")
+    return str(path)
+
+
+def sampled(make_sample, factor: float, seed: int, count: int = 5, **parts):
+    rng = np.random.default_rng(seed)
+    for launch in range(count):
+        level = math.exp(rng.normal(0, 0.003))
+        for run_number in range(4):
+            yield make_sample(
+                900 * factor * level * math.exp(rng.normal(0, 0.004)),
+                launch=f"l{launch}",
+                run=run_number,
+                started_at=f"2026-01-05T10:{launch:02}:00+00:00",
+                **parts,
+            )
+
+
+def test_stored_samples_are_judged_by_launch(make_sample, tmp_path, capsys):
+    a = store(tmp_path, "a.json", sampled(make_sample, 1.0, 1))
+    b = store(tmp_path, "b.json", sampled(make_sample, 0.9, 2))
+    code, data = judged(capsys, a, b)
+    assert (code, data["verdict"], data["n"]) == (1, "REGRESSION", 5)
+    assert data["line"].startswith("REGRESSION chat-bs1[baseline] output_tok_s: ")
+
+
+def test_samples_of_another_host_or_metric_are_told_apart(make_sample, tmp_path, capsys):
+    a = store(tmp_path, "a.json", sampled(make_sample, 1.0, 1))
+    b = store(tmp_path, "b.json", sampled(make_sample, 1.0, 2, identity={"host_class": "nvidia-h100"}))
+    code, data = judged(capsys, a, b)
+    assert (code, data["verdict"]) == (1, "INCOMPARABLE")
+    assert run(["judge", a, a, "--metric", "ttft_s_p50"]) == 2
+    assert "no metric 'ttft_s_p50'; there is: output_tok_s" in capsys.readouterr().err
+
+
+def test_calibrate_pools_launches_and_judge_uses_them(make_sample, tmp_path, capsys):
+    a = store(tmp_path, "a.json", sampled(make_sample, 1.0, 1, count=40))
+    b = store(tmp_path, "b.json", sampled(make_sample, 1.0, 2, count=2))
+    cal = str(tmp_path / "cal.yaml")
+    assert run(["calibrate", "pool", a, "--out", cal]) == 0
+    assert "20 A/A blocks" in capsys.readouterr().out
+    assert run(["calibrate", "pool", a, "--out", cal]) == 2
+    assert "holds these launches already" in capsys.readouterr().err
+    assert run(["calibrate", "show", cal]) == 0
+    out = capsys.readouterr().out
+    assert "scatter of a block difference s0" in out and "true change -3.0 %: REGRESSION" in out
+    _, blind = judged(capsys, b, b)
+    _, known = judged(capsys, b, b, "--calibration", cal)
+    assert blind["s0"] is None and known["s0"] > 0
+    assert (blind["verdict"], known["verdict"]) == ("INCONCLUSIVE", "PASS")
+    other = store(tmp_path, "o.json", sampled(make_sample, 1.0, 1, identity={"profile": "eagle3-graphs"}))
+    assert run(["judge", other, other, "--calibration", cal]) == 2
+    assert "calibration of profile 'baseline'" in capsys.readouterr().err
+
+
+def counted(make_sample, passes: int, runs: int = 3):
+    request = Request(0, "ok", 0.0, completion_tokens=512, verify_count=passes, cached_tokens=0)
+    for run_number in range(runs):
+        yield make_sample(511 / passes, metric="accept_length", run=run_number, requests=(request,))
+
+
+def test_accept_length_of_a_synthetic_pair_is_compared_exactly(make_sample, tmp_path, capsys):
+    """One launch a side is enough for a figure without noise, and for no other."""
+    a = store(tmp_path, "a.json", counted(make_sample, 177))
+    same = store(tmp_path, "b.json", counted(make_sample, 177))
+    lost = store(tmp_path, "c.json", counted(make_sample, 200))
+    arguments = ("--metric", "accept_length", "--limit-percent", "1")
+    code, data = judged(capsys, a, same, *arguments)
+    assert (code, data["verdict"], data["method"]) == (0, "PASS", "exact counts")
+    code, data = judged(capsys, a, lost, *arguments)
+    assert (code, data["verdict"]) == (1, "REGRESSION")
+    assert "177 passes for 511 tokens, now 200" in data["notes"][0]
+
+
+def test_all_runs_void_is_no_verdict(make_sample, tmp_path, capsys):
+    good = store(tmp_path, "a.json", [make_sample()])
+    void = store(tmp_path, "b.json", [make_sample(void=(Void("steal", 0.5, 0.02, "share", ""),))])
+    assert run(["judge", good, void]) == 2
+    assert "all 1 runs are void: steal" in capsys.readouterr().err

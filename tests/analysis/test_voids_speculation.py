@@ -1,0 +1,139 @@
+"""Void by cause, the fitness of a host, and where a change under speculation comes from."""
+
+from __future__ import annotations
+
+import pytest
+
+from tokgate.analysis.speculation import SpeculativeRuns, attribute
+from tokgate.analysis.voids import fitness, unwatched, void_reasons
+from tokgate.config.gate import VoidBounds
+from tokgate.errors import SampleFault
+from tokgate.load.sample import Request, Void
+
+BOUNDS = VoidBounds()
+QUIET = {
+    "interval_s": 2.0,
+    "scheduler_run_delay_s": 0.001,
+    "steal_s": 0.0,
+    "gpu_power_throttle_s": 0.0,
+    "gpu_thermal_throttle_s": 0.0,
+    "foreign_gpu_processes": 0.0,
+}
+
+
+def request(**parts) -> Request:
+    return Request(**({"index": 0, "outcome": "ok", "intended_s": 0.0, "cached_tokens": 0} | parts))
+
+
+FAULTS = {
+    "scheduler_run_delay": {"contention": QUIET | {"scheduler_run_delay_s": 0.2}},
+    "steal": {"contention": QUIET | {"steal_s": 0.1}},
+    "gpu_power_throttle": {"contention": QUIET | {"gpu_power_throttle_s": 0.5}},
+    "gpu_thermal_throttle": {"contention": QUIET | {"gpu_thermal_throttle_s": 0.5}},
+    "foreign_gpu_process": {"contention": QUIET | {"foreign_gpu_processes": 1.0}},
+    "client_lag": {"audit": {"lag_p99_s": 0.0005}},
+    "merged_reads": {"audit": {"merged_read_share": 0.2}},
+    "clock_step": {"audit": {"clock_step_s": 0.01}},
+    "failed_requests": {"requests": (request(outcome="http_5xx"),)},
+    "short_output": {"requests": (request(outcome="short"),)},
+    "cached_tokens": {"requests": (request(cached_tokens=8),)},
+}
+
+
+def test_a_clean_run_counts(make_sample):
+    assert void_reasons(make_sample(), BOUNDS) == ()
+    assert unwatched(make_sample()) == ()
+
+
+@pytest.mark.parametrize("cause", FAULTS)
+def test_each_planted_fault_voids_by_its_own_name(make_sample, cause):
+    found = void_reasons(make_sample(**FAULTS[cause]), BOUNDS)
+    assert [item.cause for item in found] == [cause]
+    assert found[0].measured > found[0].bound
+
+
+def test_a_slow_run_alone_is_no_cause(make_sample):
+    assert void_reasons(make_sample(1.0), BOUNDS) == ()
+
+
+def test_absent_counters_are_named_and_not_taken_as_clean(make_sample):
+    blind = make_sample(contention={"steal_s": 0.0}, audit={"lag_p99_s": None})
+    assert void_reasons(blind, BOUNDS) == ()
+    assert set(unwatched(blind)) == {
+        "scheduler_run_delay",
+        "gpu_power_throttle",
+        "gpu_thermal_throttle",
+        "foreign_gpu_process",
+        "client_lag",
+    }
+
+
+def test_recorded_reasons_are_kept_and_not_doubled(make_sample):
+    recorded = Void("steal", 0.5, 0.02, "share", "as recorded")
+    sample = make_sample(contention=QUIET | {"steal_s": 0.1}, void=(recorded,))
+    assert void_reasons(sample, BOUNDS) == (recorded,)
+
+
+def test_too_many_void_runs_make_the_host_unfit():
+    one = (Void("steal", 0.5, 0.02, "share", ""), Void("client_lag", 0.5, 0.1, "share", ""))
+    few = fitness([(), one, (), ()], BOUNDS)
+    many = fitness([one] * 4 + [()], BOUNDS)
+    every = fitness([one], BOUNDS)
+    assert (few.unfit, many.unfit, every.unfit) == (False, True, True)
+    assert many.causes == {"steal": 4, "client_lag": 4}
+    assert "4 of 5 runs void (bound 3)" in many.message
+
+
+# --- speculation
+
+
+def runs(accept: float, cycle_ms: float, rest: float = 1.0, wobble: float = 0.002) -> SpeculativeRuns:
+    steps = (-1.0, 0.5, 0.0, 0.8, -0.3)
+    cycles = tuple(cycle_ms * (1 + wobble * s) for s in steps)
+    return SpeculativeRuns(tuple(1e3 * rest * accept / c for c in cycles), (accept,) * 5, cycles)
+
+
+BEFORE = runs(2.0, 33.0)
+
+
+@pytest.mark.parametrize(
+    ("after", "cause", "masked"),
+    [
+        (runs(2.0, 33.0), "none", False),
+        (runs(1.8, 33.0), "acceptance", False),
+        (runs(2.0, 36.3), "cycle time", False),
+        (runs(1.8, 36.3), "both", False),
+        (runs(2.2, 36.3), "both", True),
+        (runs(2.0, 33.0, rest=0.9), "rest", False),
+    ],
+)
+def test_a_planted_change_is_laid_to_its_cause(after, cause, masked):
+    found = attribute(BEFORE, after, limit=0.03)
+    assert (found.cause, found.masked) == (cause, masked)
+    mean = sum(after.output_tok_s) / sum(BEFORE.output_tok_s)
+    assert found.total == pytest.approx(mean, rel=1e-3)
+
+
+def test_the_masked_case_hides_in_tok_s_and_is_said():
+    found = attribute(BEFORE, runs(2.2, 36.3), limit=0.03)
+    assert found.total == pytest.approx(1.0, abs=0.01)
+    assert found.lines()[-1].startswith("masked: accept length and cycle time moved against each other")
+    assert "33 -> 36.3 ms: -9.1 % of tok/s" in found.lines()[1]
+
+
+def test_one_run_a_side_names_no_cause():
+    one = SpeculativeRuns((60.6,), (2.0,), (33.0,))
+    found = attribute(BEFORE, one, limit=0.03)
+    assert found.cause == "none"
+    assert "none" in found.lines()[0]
+
+
+def test_time_in_no_cycle_shows_in_the_rest():
+    """The founding notes: 2.0 tokens in 30 ms are 66.7 tok/s; 60.5 were measured."""
+    notes = SpeculativeRuns((60.5,), (2.0,), (30.0,))
+    assert notes.rest()[0] == pytest.approx(60.5 / 66.67, rel=1e-3)
+
+
+def test_runs_that_do_not_match_are_refused():
+    with pytest.raises(SampleFault, match="differ in number"):
+        SpeculativeRuns((1.0, 2.0), (1.0,), (1.0,))

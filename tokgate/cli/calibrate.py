@@ -1,0 +1,96 @@
+"""``tokgate calibrate``: the scatter of block differences when nothing changed."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tokgate.errors import SampleFault
+
+if TYPE_CHECKING:
+    from tokgate.analysis.calibration import Calibration
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Know the noise before judging by it.")
+
+
+@app.command()
+def pool(
+    samples: Annotated[Path, typer.Argument(help="Samples of one build, an even number of launches")],
+    out: Annotated[Path, typer.Option(help="calibration file, made or added to")],
+    metric: Annotated[str, typer.Option(help="which metric of the Samples")] = "output_tok_s",
+    better: Annotated[str | None, typer.Option(help="higher or lower; known for the usual metrics")] = None,
+) -> None:
+    """Add stored launches of one build to a calibration, paired in the order measured."""
+    from tokgate.analysis.calibration import AABlock, Calibration, Session
+    from tokgate.analysis.calibration_file import read_calibration, write_calibration
+    from tokgate.cli.judge import read
+
+    series = read(samples, metric, better)
+    if series.identity is None:
+        raise SampleFault(
+            f"{samples}: a calibration needs Samples, which say host class, profile and workload"
+        )
+    count = len(series.launches) // 2
+    if not count:
+        raise SampleFault(f"{samples}: {len(series.launches)} launch; an A/A block is two of the same build")
+    who = series.identity
+    found = Calibration(who.host_class, who.profile, who.workload, metric, series.unit, series.better)
+    if out.exists():
+        old = read_calibration(out)
+        for key in ("host_class", "profile", "workload", "metric", "unit", "better"):
+            if getattr(old, key) != getattr(found, key):
+                raise SampleFault(f"{out} is of {key} '{getattr(old, key)}', not '{getattr(found, key)}'")
+        found = old
+    if any(item.started_at == who.started_at for item in found.sessions):
+        raise SampleFault(f"{out} holds these launches already (session {who.started_at})")
+    blocks = tuple(AABlock(a, b) for a, b in zip(series.launches[0::2], series.launches[1::2], strict=False))
+    session = Session(who.started_at, blocks)
+    whole = replace(found, sessions=(*found.sessions, session))
+    write_calibration(out, whole)
+    print(f"{len(blocks)} A/A blocks added")
+    describe(whole)
+
+
+@app.command()
+def show(
+    file: Annotated[Path, typer.Argument(help="calibration file")],
+    limit_percent: Annotated[float, typer.Option(min=0.1, max=99, help="the loss to be found")] = 3.0,
+    verdicts: Annotated[int, typer.Option(min=1, help="verdicts that share alpha 0.01")] = 40,
+) -> None:
+    """What a calibration says, and what the gate can find with it."""
+    from tokgate.analysis.calibration_file import read_calibration
+
+    describe(read_calibration(file), limit_percent / 100, verdicts)
+
+
+def describe(calibration: Calibration, limit: float = 0.03, verdicts: int = 40) -> None:
+    """Print a calibration and the power it gives."""
+    from tokgate.analysis.looks import ENOUGH_BLOCKS, Plan
+    from tokgate.analysis.multiplicity import alpha_per_verdict
+    from tokgate.analysis.power import power_curve
+
+    history = calibration.history()
+    blocks = sum(len(item.blocks) for item in calibration.sessions)
+    print(
+        f"{calibration.metric} {calibration.workload}[{calibration.profile}] on {calibration.host_class}: "
+        f"{blocks} A/A blocks in {len(calibration.sessions)} sessions"
+    )
+    for remark in calibration.remarks(datetime.datetime.now(datetime.UTC)):
+        print(f"note: {remark}")
+    if history is None:
+        print("no two launches differed: there is no scatter to judge by")
+        return
+    print(f"scatter of a block difference s0 = {100 * history.s0:.2f} %")
+    plan = Plan(limit, calibration.better, alpha_per_verdict(0.01, verdicts))
+    known = history if history.blocks >= ENOUGH_BLOCKS else None
+    sign = -1 if calibration.better == "higher" else 1
+    for point in power_curve([0.0, sign * limit, sign * 2 * limit], history.s0, plan, known, series=400):
+        print(
+            f"true change {100 * point.change:+.1f} %: REGRESSION {100 * point.regression:.0f} %, "
+            f"PASS {100 * (point.passed + point.improved):.0f} %, undecided {100 * point.undecided:.0f} %, "
+            f"{point.blocks:.1f} blocks on average"
+        )
