@@ -127,6 +127,7 @@ def golden(tmp_path: Path) -> Callable[[str, TokgateError], None]:
 
 _NORMAL: tuple[tuple[str, str], ...] = (
     (r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d( TP\d)?\]", "[TIME]"),
+    (r"^this host was starved: .*\n", ""),
     (r"^before it: .*", "before it: PHASES"),
     (r"(stack of .*?|other ranks): .*", r"\1: FRAMES"),
     (r": (sleeping|running|in uninterruptible sleep)(, \d+ MiB resident)", r": STATE\2"),

@@ -85,7 +85,8 @@ def test_a_phase_that_stands_still_is_a_hang(
     error = caught.value
     assert error.phase == phase
     assert error.headline.startswith(f"{words}: no progress for ")
-    assert error.limit_s <= error.waited_s < 1.5 * error.limit_s
+    # Two seconds for a machine that is busy with other tests; without them it is 1.02 x the limit.
+    assert error.limit_s <= error.waited_s < 1.5 * error.limit_s + 2.0
     assert time.monotonic() - began < 20
     assert [path.suffix for path in error.files] == [".txt", ".log"]
     evidence = error.files[0].read_text()

@@ -34,6 +34,7 @@ def hang(
     *,
     timeline: Timeline | None = None,
     serving: bool = False,
+    starved_s: float = 0.0,
 ) -> Hang:
     """Collect the evidence of a hang. The processes are left as they are.
 
@@ -41,7 +42,8 @@ def hang(
         phase: its name.
         words: the phase in words.
         timeline: of the start-up, when it hung there.
-        serving: it hung after it was ready.
+        serving: it answers HTTP, so ``/health`` is asked too.
+        starved_s: of the time waited, how long this host gave the supervisor no CPU; 0 when little.
     """
     members = group.members()
     headline = wording.no_progress(words, waited_s, limit_s, usual_s)
@@ -53,6 +55,10 @@ def hang(
     details = [f"last log line: {last}" if last else "the log is empty"]
     if timeline is not None:
         details += _course(timeline)
+    if starved_s:
+        details.append(
+            f"this host was starved: tokgate itself got no CPU for {wording.seconds(starved_s)} of it"
+        )
     stopped = [process for process in members if process.state in {"T", "t"}]
     if stopped:
         details.append("likely cause: stopped by a signal: " + ", ".join(map(wording.process, stopped)))
