@@ -109,6 +109,15 @@ def test_slow_but_steady_is_no_hang(fake_spec: SpecMaker) -> None:
     assert phases["weights"] > 1.8
 
 
+def test_an_earlier_log_is_not_taken_for_this_launch(fake_spec: SpecMaker) -> None:
+    spec = fake_spec(capture="hang")
+    spec.log_path.parent.mkdir()
+    spec.log_path.write_text("[2026-11-29 12:25:20] The server is fired up and ready to roll!\n")
+    with pytest.raises(Hang, match="target-decode graph capture"):
+        start(spec)
+    assert spec.log_path.with_name(f"{spec.log_path.name}.1").read_text().endswith("ready to roll!\n")
+
+
 def test_ready_line_of_an_unknown_version(fake_spec: SpecMaker) -> None:
     with start(fake_spec(ready="0")) as server:
         assert server.phases[-1].name == "warmup"

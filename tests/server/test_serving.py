@@ -75,6 +75,23 @@ def test_ignored_term_is_a_hang_in_teardown(fake_spec: SpecMaker, golden: Golden
     golden("teardown-hang", teardown.hang)
 
 
+def test_processes_that_do_not_die_are_named_and_hold_nobody(
+    fake_spec: SpecMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in uninterruptible sleep, where even KILL waits for a driver."""
+    server = start(fake_spec(term="ignore"))
+    with monkeypatch.context() as deaf:
+        deaf.setattr("os.killpg", lambda group, number: None)
+        deaf.setattr("tokgate.host.proc.send", lambda process, number: False)
+        deaf.setattr("tokgate.server.group.ProcessGroup.close.__defaults__", (0.2,))
+        deaf.setattr("tokgate.host.marker.kill.__defaults__", ((), 0.2))
+        teardown = server.stop()
+    assert sorted("does not die of KILL" in line for line in teardown.holders) == [True, True]
+    assert any(f"pid {server.pid} (" in line for line in teardown.holders)
+    marker.kill(server.launch)
+    server._group.close()
+
+
 def test_detached_survivor_is_hunted(fake_spec: SpecMaker) -> None:
     server = start(fake_spec(imports="detach"))
     teardown = server.stop()

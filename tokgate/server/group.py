@@ -172,9 +172,13 @@ class ProcessGroup:
         """Every process ever seen in the launch, living or not."""
         return list(self._known.values())
 
-    def close(self) -> None:
-        """Collect the root and give back its descriptor. The processes must have been ended."""
-        self.root.wait()
+    def close(self, within_s: float = 5.0) -> None:
+        """Collect the root, which must have been killed, and give back its descriptor.
+
+        A process in uninterruptible sleep (a driver that hangs) does not die: it is left uncollected.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.root.wait(within_s)
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
