@@ -176,6 +176,9 @@ def test_command_text_json_html(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [log["ready"] for log in record["logs"]] == [True, True]
     assert record["comparisons"][0]["break_even"]["wins"] is False
     assert record["logs"][1]["captures"][1]["used_gb"] == -0.04
+    series = record["logs"][1]["series"]
+    assert (series["every"], len(series["rate_tok_s"]), series["accept_length"][0]) == (1, 40, 3.1)
+    assert record["logs"][0]["series"]["accept_length"][0] is None
 
 
 def test_command_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,3 +187,64 @@ def test_command_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     log = str(EXPLAINED.SAMPLES / EXPLAINED.LOGS[0])
     assert run(["explain", log, "--html", str(tmp_path / "no" / "page.html")]) == 3
     assert "cannot write" in capsys.readouterr().err
+
+
+def test_the_founding_day_as_two_logs() -> None:
+    """82.5 tok/s without, 60.6 tok/s with speculation at accept length 2.0: rows 1 and 5."""
+    prefill = (
+        "[2026-01-10 10:00:00 TP0] Prefill batch, #new-seq: 1, #new-token: 6, #cached-token: 0, "
+        "token usage: 0.00, #running-req: 0, #queue-req: 0, #pending-token: 0, cuda graph: False, "
+        "input throughput (token/s): 1.08\n"
+    )
+    line = (
+        "[2026-01-10 10:00:0{second} TP0] Decode batch, #running-req: 1, #token: 44, token usage: 0.00, "
+        "{accept}cuda graph: True, gen throughput (token/s): {rate:.2f}, #queue-req: 0\n"
+    )
+
+    def log(rate: float, accept: str) -> bytes:
+        waking = line.format(second=1, accept=accept, rate=rate / 9)
+        steady = "".join(line.format(second=second, accept=accept, rate=rate) for second in range(2, 9))
+        return (prefill + waking + steady).encode()
+
+    plain = EXPLAINED.explained_bytes(log(82.5, ""), "baseline.log")
+    eagle = EXPLAINED.explained_bytes(log(60.6, "accept len: 2.00, accept rate: 0.33, "), "eagle3.log")
+    assert (plain.idle_lines, eagle.idle_lines) == (1, 1)
+    found = compare(plain, eagle)
+    assert found.break_even is not None
+    assert found.break_even.cycle_ms == pytest.approx(33.0)
+    assert found.break_even.break_even_accept_length == pytest.approx(2.72, abs=0.01)
+    assert found.break_even.speedup == pytest.approx(0.735, abs=0.001)
+    assert not found.break_even.wins
+
+
+def test_a_rejected_flag_is_the_headline() -> None:
+    """As argparse of 0.5.23 really says it, after a page of usage."""
+    raw = (
+        b"usage: launch_server.py [-h] --model-path MODEL_PATH [--config CONFIG]\n"
+        b"                        [--disable-cuda-graph] [--enable-dp-attention]\n"
+        b"launch_server.py: error: ambiguous option: --cuda-graph-max-bs could match "
+        b"--cuda-graph-max-bs-decode, --cuda-graph-max-bs-prefill\n"
+    )
+    line = headline(EXPLAINED.explained_bytes(raw))
+    assert line.startswith(
+        "server.log: EXITED in an unknown phase: launch_server.py: error: ambiguous option"
+    )
+
+
+def test_the_same_death_of_several_ranks_is_quoted_once() -> None:
+    death = (
+        "[2026-01-10 10:00:00 TP{rank}] Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "a.py", line 1, in f\nRuntimeError: {what}\n\n'
+    )
+    raw = "".join(death.format(rank=rank, what="boom") for rank in (10, 2))
+    record = EXPLAINED.explained_bytes((raw + death.format(rank=3, what="other")).encode())
+    said = text(record)
+    assert said.count("RuntimeError: boom") == 2  # line 1 and the quotation
+    assert "fatal      2026-01-10 10:00:00 TP2, TP10" in said
+    assert "RuntimeError: other" in said
+
+
+def test_captures_stand_by_kind_and_rank() -> None:
+    lines = "".join(END.format(rank=rank, seconds=1.4) for rank in (10, 2, 0))
+    record = EXPLAINED.explained_bytes(lines.encode())
+    assert [capture.rank for capture in record.captures] == ["TP0", "TP2", "TP10"]

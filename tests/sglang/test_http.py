@@ -212,3 +212,20 @@ def test_absent_is_none_and_nonsense_is_absent() -> None:
         }
     )
     assert odd == Generation()
+
+
+def test_on_the_cpu_engine_only_what_was_not_foretold_is_an_override() -> None:
+    asked = Profile(
+        name="p",
+        attention_backend="triton",
+        sampling_backend="flashinfer",
+        cuda_graph_max_bs=64,
+        prefill_cuda_graphs=True,
+        max_running_requests=64,
+        speculation=Speculation(steps=3, topk=1, draft_tokens=4, draft_attention_backend="triton"),
+    )
+    assert [item.key for item in overrides(asked, CPU, "cpu")] == ["max_running_requests"]
+    everywhere = {item.key for item in overrides(asked, CPU)}
+    assert {"cuda_graphs", "prefill_cuda_graphs", "attention_backend", "sampling_backend"} <= everywhere
+    native = replace(asked, attention_backend="intel_amx", max_running_requests=48)
+    assert [item.key for item in overrides(native, CPU, "cpu")] == ["attention_backend"]

@@ -289,3 +289,48 @@ def test_what_follows_a_request_to_stop_is_a_consequence() -> None:
     alone = one(crash)
     assert isinstance(after, ev.Fatal) and after.after_shutdown
     assert isinstance(alone, ev.Fatal) and not alone.after_shutdown
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "device"),
+    [
+        (b"Capture cuda graph begin. This can take long. avail mem=1.00 GB", "target-decode", "cuda"),
+        (b"Capture cpu graph begin. This can take long. avail mem=1.00 GB", "target-decode", "cpu"),
+        (b"Capture piecewise CUDA graph begin. avail mem=1.00 GB", "target-prefill", "cuda"),
+        (b"Capture draft cuda graph begin. This can take long. avail mem=1.00 GB", "draft-decode", "cuda"),
+        (b"Capture draft extend cuda graph begin (step 1). avail mem=1.00 GB", "draft-extend", "cuda"),
+        (
+            b"Capture target verify CUDA graph begin. backend=full, bs=[1], avail mem=1.00 GB",
+            "target-verify",
+            "cuda",
+        ),
+        (b"Capture target prefill CUDA graph begin. backend=x, avail mem=1.00 GB", "target-prefill", "cuda"),
+        (b"Capture target decode CPU graph begin. backend=full, avail mem=1.00 GB", "target-decode", "cpu"),
+        (b"Capture draft extend CUDA graph begin. step=0, avail mem=1.00 GB", "draft-extend", "cuda"),
+        (b"Capture UNO tree draft CUDA graph begin. avail mem=1.00 GB", "uno-tree-draft", "cuda"),
+    ],
+)
+def test_capture_wordings_of_all_versions(line: bytes, kind: str, device: str) -> None:
+    begin = one(AT + line + b"\n")
+    assert isinstance(begin, ev.CaptureBegin)
+    assert (begin.kind, begin.device, begin.available_gb) == (kind, device, 1.0)
+
+
+def test_a_failed_capture_is_no_capture() -> None:
+    assert isinstance(one(AT + b"Capture cuda graph failed: out of memory\n"), ev.Suspect)
+
+
+def test_what_python_ignores_is_benign() -> None:
+    stack = b'Traceback (most recent call last):\n  File "a.py", line 1, in __del__\nTypeError: x\n'
+    ignored = events(b"Exception ignored in: <function Pool.__del__ at 0x7f>\n" + stack)
+    assert {type(event) for event in ignored} == {ev.Benign}
+    assert [type(event) for event in events(stack)] == [ev.ExceptionSeen]
+
+
+def test_a_traceback_does_not_swallow_a_crash_or_endless_output() -> None:
+    stack = b'Traceback (most recent call last):\n  File "a.py", line 1, in f\nTypeError: x\n'
+    found = events(stack + b"Fatal Python error: Aborted\n")
+    assert [type(event) for event in found] == [ev.ExceptionSeen, ev.Fatal]
+    found = events(stack + b"chatter\n" * 100 + b"terminate called after throwing\n")
+    assert [type(event) for event in found] == [ev.ExceptionSeen, ev.Fatal]
+    assert isinstance(found[0], ev.ExceptionSeen) and len(found[0].lines) == 43

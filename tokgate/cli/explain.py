@@ -44,7 +44,7 @@ def explain(
             raise ResultsUnwritable(f"cannot write {html}: {error.strerror}") from error
     if as_json:
         record = {
-            "logs": [explanation_json(record) for record in records],
+            "logs": [explanation_json(record, series) for record, series in explained],
             "comparisons": [comparison_json(found) for found in comparisons],
         }
         print(json.dumps(record, indent=2, default=str))

@@ -11,18 +11,36 @@ from typing import Any
 from tokgate.report.explain_compare import Comparison
 from tokgate.report.explain_ranks import missing_ranks, odd_ranks
 from tokgate.report.explain_record import Explanation
+from tokgate.report.explain_series import Series
 from tokgate.report.explain_text import headline, state
 
+MAX_POINTS = 2000
 
-def explanation_json(record: Explanation) -> dict[str, Any]:
-    """Everything the text says, and more, with units in the names."""
+
+def explanation_json(record: Explanation, series: Series) -> dict[str, Any]:
+    """Everything the text says, and more, with units in the names; the series evenly thinned."""
     found: dict[str, Any] = plain(record)
     found["headline"] = headline(record)
     found["state"] = state(record)
     found["speculative"] = record.speculative
     found["odd_ranks"] = plain(odd_ranks(record.captures))
     found["missing_captures"] = plain(missing_ranks(record))
+    found["series"] = series_json(series)
     return found
+
+
+def series_json(series: Series) -> dict[str, Any]:
+    """The decode lines that count, in columns; at most :data:`MAX_POINTS` of them."""
+    step = max(-(-len(series) // MAX_POINTS), 1)
+    accept = series.accept_length[::step].astype(float)
+    return {
+        "every": step * series.stride,
+        "time_s_since_1970": series.time_s[::step].astype(int).tolist(),
+        "rank": [series.ranks[index] for index in series.rank[::step]],
+        "running": series.running[::step].tolist(),
+        "rate_tok_s": [round(float(rate), 2) for rate in series.rate_tok_s[::step]],
+        "accept_length": [None if math.isnan(length) else round(length, 2) for length in accept.tolist()],
+    }
 
 
 def comparison_json(found: Comparison) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class Explainer:
         self._record = Explanation(name)
         self._builder = SeriesBuilder()
         self._phases: list[tuple[str, datetime | None, str]] = []
+        self._begun: datetime | None = None
         self._open: dict[tuple[str, str], ev.CaptureBegin] = {}
 
     def take(self, items: Iterable[ev.Event | Columns]) -> None:
@@ -37,6 +38,7 @@ class Explainer:
                 self._see(time_of(float(item.time_s[-1])))
             else:
                 self._see(item.time)
+                self._begun = self._begun or item.time
                 self._event(item)
 
     def result(self) -> tuple[Explanation, Series]:
@@ -56,6 +58,8 @@ class Explainer:
         seen = {capture.rank for capture in record.captures} | set(series.ranks)
         record.ranks = sorted(seen | {name for name, *_ in record.weights}, key=rank_order)
         self._name_targets()
+        kinds = list(dict.fromkeys(capture.kind for capture in record.captures))
+        record.captures.sort(key=lambda capture: (kinds.index(capture.kind), rank_order(capture.rank)))
         return record, series
 
     def _see(self, time: datetime | None) -> None:
@@ -73,7 +77,7 @@ class Explainer:
         match event:
             case ev.ServerArgs():
                 record.arguments = resolved(dict(event.values))
-                record.started = True
+                record.starts += 1
             case ev.DecodeBatch() | ev.PrefillBatch():
                 self._builder.add(one_row(event))
             case ev.CaptureBegin(kind=kind):
@@ -149,8 +153,8 @@ class Explainer:
             after = steps[index + 1][1] if index + 1 < len(steps) else None
             seconds = (after - begun).total_seconds() if begun is not None and after is not None else None
             phases.append(Phase(name, begun, seconds))
-            if name == "ready" and begun is not None and self._record.first is not None:
-                self._record.ready_after_s = (begun - self._record.first).total_seconds()
+            if name == "ready" and begun is not None and self._begun is not None:
+                self._record.ready_after_s = (begun - self._begun).total_seconds()
         return phases
 
     def _name_targets(self) -> None:

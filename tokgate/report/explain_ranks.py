@@ -12,7 +12,7 @@ from tokgate.report.explain_record import Capture, Explanation, rank_order
 # differ by a hundredth (1.40 to 1.42 s); the floors keep short captures from counting.
 ODD_SHARE = 0.25
 ODD_SECONDS = 0.5
-ODD_GB = 0.25
+ODD_GB = 0.1
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Explanation:
     phases: list[Phase] = field(default_factory=list)
     ready_after_s: float | None = None
     ready: bool = False
-    started: bool = False
+    starts: int = 0
     serving: bool = False
     captures: list[Capture] = field(default_factory=list)
     startup_timings: Mapping[str, float] = field(default_factory=dict)

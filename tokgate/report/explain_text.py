@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokgate.report.explain_ranks import missing_ranks, odd_ranks
-from tokgate.report.explain_record import Capture, Explanation
+from tokgate.report.explain_record import Capture, Explanation, rank_order
 from tokgate.sglang.attention import attention_mode_effect
+from tokgate.sglang.log_events import Fatal
 
 # Below this mean the draft model helps nothing: a bonus token a pass is all there is.
 NOTHING_ACCEPTED = 1.02
@@ -106,6 +107,8 @@ def _server(record: Explanation) -> list[str]:
         span = (record.last - record.first).total_seconds()
         ranks = [rank for rank in record.ranks if rank]
         lines.append(_row("when", f"{record.first} .. {record.last} ({span:.0f} s)"))
+        if record.starts > 1:
+            lines.append(_row("starts", f"{record.starts} server starts in this log, taken together"))
         if ranks:
             lines.append(_row("ranks", ", ".join(ranks)))
     arguments = record.arguments
@@ -130,7 +133,7 @@ def _server(record: Explanation) -> list[str]:
     effect = attention_mode_effect(
         arguments,
         architectures=[model for _, model, _, _ in record.weights if model],
-        hybrid_line=record.hybrid is not None if record.started else None,
+        hybrid_line=record.hybrid is not None if record.starts else None,
     )
     if arguments.get("speculative_algorithm") and effect.real is False and mode == "decode":
         lines.append(_row("attention", f"mode {mode}: {effect.why}"))
@@ -146,20 +149,39 @@ def _phases(record: Explanation) -> list[str]:
             continue
         shown.append(phase.name if phase.seconds is None else f"{phase.name} {phase.seconds:.0f} s")
     lines = [_row("phases", " | ".join(shown))] if shown else []
-    for rank, model, seconds, used_gb in record.weights:
-        took = f" {seconds:.2f} s" if seconds is not None else ""
-        size = f", {used_gb:.2f} GB" if used_gb is not None else ""
-        lines.append(_row("weights", f"{model or 'model'}{took}{size}{' ' + rank if rank else ''}"))
+    lines += _weights(record)
     if record.kv_cache_tokens is not None:
         lines.append(_row("kv cache", f"{record.kv_cache_tokens} tokens"))
     return lines
+
+
+def _weights(record: Explanation) -> list[str]:
+    """One line a model, whatever the number of ranks that loaded it."""
+    lines = []
+    for model in dict.fromkeys(name for _, name, _, _ in record.weights):
+        loads = [load for load in record.weights if load[1] == model]
+        seconds = sorted({took for _, _, took, _ in loads if took is not None})
+        used = sorted({size for _, _, _, size in loads if size is not None})
+        parts = [
+            model or "model",
+            *([f"{_span(seconds)} s"] if seconds else []),
+            *([f"{_span(used)} GB"] if used else []),
+            *([f"{len(loads)} loads"] if len(loads) > 1 else []),
+        ]
+        lines.append(_row("weights", ", ".join(parts)))
+    return lines
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{values[0]:.2f}", f"{values[-1]:.2f}"
+    return low if low == high else f"{low}..{high}"
 
 
 def capture_lines(record: Explanation) -> list[str]:
     """The table of captures by rank and kind, then missing and odd ranks."""
     if not record.captures:
         on = record.arguments.get("cuda_graph_decode")
-        if record.started and record.ready:
+        if record.starts and record.ready:
             why = " (decode graphs are disabled)" if on == "disabled" else ""
             return [_row("captures", f"none in this log{why}")]
         return []
@@ -234,9 +256,13 @@ def _lines(count: int) -> str:
 
 def _faults(record: Explanation) -> list[str]:
     lines = []
+    same: dict[tuple[str, ...], list[Fatal]] = {}
     for fatal in record.own_faults:
-        lines.append(_row("fatal", f"{fatal.time or ''} {fatal.rank or ''}".strip()))
-        lines += [f"    | {line}" for line in fatal.lines]
+        same.setdefault(fatal.lines, []).append(fatal)
+    for quoted, faults in same.items():
+        ranks = ", ".join(sorted((fatal.rank for fatal in faults if fatal.rank), key=rank_order))
+        lines.append(_row("fatal", f"{faults[0].time or ''} {ranks}".strip()))
+        lines += [f"    | {line}" for line in quoted]
     for watchdog in record.watchdogs:
         kind = "soft, reports only" if watchdog.soft else "hard, kills the server"
         lines.append(

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tokgate.config.engine import EngineKind
 from tokgate.config.profiles import Profile
+from tokgate.sglang.flags import CPU_BACKENDS, CPU_SAMPLING
 from tokgate.sglang.readings import (
     Generation,
     ModelInfo,
@@ -178,12 +180,14 @@ def resolved(server_info: object) -> dict[str, Any]:
     return found | {name: value for name, value in more.items() if value is not None}
 
 
-def overrides(profile: Profile, server_info: object) -> list[Override]:
+def overrides(profile: Profile, server_info: object, kind: EngineKind = "gpu") -> list[Override]:
     """Where the server did not take what the profile asks.
 
     Args:
         profile: what was asked; a key left ``None`` asks for nothing.
         server_info: the answer of ``/server_info``, or a :class:`ServerInfo`.
+        kind: on ``cpu`` what :func:`tokgate.sglang.flags.server_arguments` replaced, and said so, is
+            left out: graphs and backends that need a GPU.
 
     Returns:
         One entry a differing key. Arguments that the server does not report are not judged.
@@ -213,10 +217,10 @@ def overrides(profile: Profile, server_info: object) -> list[Override]:
     asked = profile.speculation
     if asked is None:
         if reported.get("speculative_algorithm"):
-            return [*_differing(pairs), Override("speculation", "none", reported["speculative_algorithm"])]
-        return _differing(pairs)
+            pairs.append(("speculation", "none", reported["speculative_algorithm"]))
+        return _differing(pairs, kind)
     if "speculative_algorithm" in reported and reported["speculative_algorithm"] is None:
-        return [*_differing(pairs), Override("speculation", asked.algorithm, "none")]
+        return _differing([*pairs, ("speculation", asked.algorithm, "none")], kind)
     pairs += [
         ("speculation.algorithm", asked.algorithm.upper(), reported.get("speculative_algorithm")),
         ("speculation.steps", asked.steps, reported.get("speculative_num_steps")),
@@ -229,15 +233,25 @@ def overrides(profile: Profile, server_info: object) -> list[Override]:
             reported.get("speculative_draft_attention_backend"),
         ),
     ]
-    return _differing(pairs)
+    return _differing(pairs, kind)
 
 
-def _differing(pairs: Iterable[tuple[str, object, object]]) -> list[Override]:
+def _differing(pairs: Iterable[tuple[str, object, object]], kind: EngineKind) -> list[Override]:
     return [
         Override(key, asked, got)
         for key, asked, got in pairs
-        if asked is not None and got is not None and asked != got
+        if asked is not None and got is not None and asked != got and not _needs_gpu(key, asked, kind)
     ]
+
+
+def _needs_gpu(key: str, asked: object, kind: EngineKind) -> bool:
+    if kind != "cpu":
+        return False
+    if key in {"cuda_graphs", "prefill_cuda_graphs", "cuda_graph_max_bs"}:
+        return bool(asked)
+    if key.endswith("attention_backend"):
+        return asked not in CPU_BACKENDS
+    return key == "sampling_backend" and asked != CPU_SAMPLING
 
 
 def _info(server_info: object) -> ServerInfo:

@@ -15,10 +15,14 @@ from tokgate.sglang import log_events as ev
 from tokgate.sglang import log_grammar as grammar
 from tokgate.sglang.log_events import Event
 from tokgate.sglang.log_lines import LineCutter
+from tokgate.sglang.log_phases import is_fatal, phase_of
 from tokgate.sglang.log_words import classify
 from tokgate.sglang.traceback_block import TRACEBACK, TracebackBlock
 
+__all__ = ["LogReader", "is_fatal", "phase_of", "read_events"]
+
 _CACHE_SIZE = 4096
+_UNKNOWN = ("unknown", None)
 
 _FIRST_WORDS: Mapping[bytes, grammar.Parser] = {
     b"Decode": grammar.decode,
@@ -60,6 +64,7 @@ class LogReader:
         self._last_capture: tuple[str | None, str] = (None, "")
         self._last_progress: ev.Progress | None = None
         self._shutdown = False
+        self._ignored = False
         self._stamp = b""
         self._time: datetime | None = None
         self._verdicts: dict[bytes, tuple[str, str | None] | None] = {}
@@ -162,9 +167,13 @@ class LogReader:
         if verdict is None:
             return
         word, detail = verdict
+        was_ignored, self._ignored = self._ignored, message.startswith(b"Exception ignored in")
         printed = grammar.text(message)
         if TRACEBACK in message:
+            # Python prints what it ignored (at exit, in a destructor) with a traceback of its own.
+            word = "benign" if was_ignored else word
             self._block = TracebackBlock(message, where, word)
+            detail = detail or "Python at exit"
             if word == "benign":
                 events.append(ev.Benign(time=where[0], rank=where[1], reason=detail or "", text=printed))
         elif word == "fatal":
@@ -181,13 +190,12 @@ class LogReader:
 
     def _verdict(self, message: bytes) -> tuple[str, str | None] | None:
         """What a message is, remembered: warnings come in thousands of equal lines."""
-        try:
-            return self._verdicts[message]
-        except KeyError:
+        verdict = self._verdicts.get(message, _UNKNOWN)
+        if verdict is _UNKNOWN:
             verdict = classify(message)
-            if len(self._verdicts) < _CACHE_SIZE and len(message) < 512:
+            if verdict is not None and len(self._verdicts) < _CACHE_SIZE and len(message) < 512:
                 self._verdicts[message] = verdict
-            return verdict
+        return verdict
 
     def _raw(self, part: bytes, events: list[Event]) -> None:
         """Text without a header: a traceback's next line, a progress bar, a warning, a crash."""
@@ -261,39 +269,6 @@ def read_events(chunks: Iterable[bytes]) -> Iterator[Event]:
     for chunk in chunks:
         yield from reader.feed(chunk)
     yield from reader.close()
-
-
-def phase_of(event: Event) -> str | None:
-    """The start-up phase that a server is in after this event; ``None`` when the event does not say.
-
-    ``imports``, ``weights``, ``kv_cache``, ``capture:<kind>@TPn``, ``warmup``, ``ready``; before the first
-    event it is ``spawn``. Phases come back: with speculation the draft's weights follow the target's.
-    """
-    match event:
-        case ev.ServerArgs() | ev.DistributedBegin():
-            return "imports"
-        case ev.WeightsBegin():
-            return "weights"
-        case ev.WeightsEnd() | ev.KvCache():
-            return "kv_cache"
-        case ev.CaptureBegin(kind=kind, rank=rank):
-            return f"capture:{kind}@{_tensor_rank(rank)}"
-        case ev.CaptureEnd() | ev.Capacity() | ev.Serving():
-            return "warmup"
-        case ev.Ready():
-            return "ready"
-        case _:
-            return None
-
-
-def is_fatal(event: Event) -> bool:
-    """Whether the server does not survive what the event tells."""
-    return isinstance(event, ev.Fatal) or (isinstance(event, ev.Watchdog) and not event.soft)
-
-
-def _tensor_rank(rank: str | None) -> str:
-    parts = (rank or "").split()
-    return next((part for part in parts if part.startswith("TP")), rank or "TP0")
 
 
 def _timestamp(stamp: bytes) -> datetime | None:

@@ -207,5 +207,9 @@ def _ranks(data: Bytes, begin: Offsets, end: Offsets) -> tuple[Offsets, tuple[st
         return np.zeros(len(begin), np.int64), ("",)
     window = data[np.minimum(begin[:, None] + np.arange(_RANK_WIDTH), len(data) - 1)].copy()
     window[np.arange(_RANK_WIDTH) >= (end - begin)[:, None]] = 0
-    unique, inverse = np.unique(window.view(f"S{_RANK_WIDTH}").ravel(), return_inverse=True)
+    names = window.view(f"S{_RANK_WIDTH}").ravel()
+    if (window == window[0]).all():
+        # Mostly one rank prints the statistics: nothing to sort.
+        return np.zeros(len(begin), np.int64), (bytes(names[0]).decode("utf-8", "replace").strip(),)
+    unique, inverse = np.unique(names, return_inverse=True)
     return inverse.astype(np.int64), tuple(bytes(name).decode("utf-8", "replace").strip() for name in unique)

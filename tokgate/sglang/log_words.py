@@ -88,6 +88,7 @@ KEYWORDS = (
     *(b" reset ", b"adjusted", b"set to", b" graph", b"overlap", b"spec v2", b"overrid", b"mixed chunk"),
     *(b"backend", b"forced", b"changed", b"explicitly", b"chunked"),
 )
+_KEYWORD = re.compile(b"|".join(map(re.escape, KEYWORDS)))
 _READ_BYTES = 2048
 
 
@@ -98,8 +99,7 @@ def classify(message: bytes) -> tuple[str, str | None] | None:
     the first two kilobytes are read.
     """
     head = message[:_READ_BYTES]
-    lower = head.lower()
-    return judge(head) if any(word in lower for word in KEYWORDS) else None
+    return judge(head) if _KEYWORD.search(head.lower()) else None
 
 
 def judge(message: bytes) -> tuple[str, str | None] | None:

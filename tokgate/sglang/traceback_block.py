@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from tokgate.sglang.log_grammar import Where, text
+from tokgate.sglang.log_words import FATAL
 
 TRACEBACK = b"Traceback (most recent call last):"
 MAX_LINES = 400
+# Lines of an exception's own message; what follows without a header is then other output.
+MAX_MESSAGE_LINES = 40
 _CHAIN = (b"During handling of", b"The above exception")
 
 
@@ -22,6 +25,7 @@ class TracebackBlock:
         self.where = where
         self._lines = [text(first)]
         self._raised = False
+        self._message_lines = 0
 
     def take(self, part: bytes) -> bool:
         """Keep the next line without a header; ``False`` when it belongs to the traceback no more."""
@@ -29,7 +33,11 @@ class TracebackBlock:
             # After the exception's own line and a blank one, only a chained exception goes on.
             if not part.startswith((*_CHAIN, TRACEBACK)):
                 return False
-            self._raised = False
+            self._raised, self._message_lines = False, 0
+        if self._raised:
+            self._message_lines += 1
+            if self._message_lines > MAX_MESSAGE_LINES or FATAL.search(part[:200]):
+                return False
         printed = text(part)
         if printed and not part[:1].isspace() and TRACEBACK not in part and not part.startswith(_CHAIN):
             self._raised = True
