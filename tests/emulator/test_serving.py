@@ -30,24 +30,13 @@ EXACT = ["--disable-radix-cache", "--enable-metrics"]
 Start = Callable[..., Any]
 
 
-def drift(times_s: list[float], step_s: float) -> float:
-    """How far the schedule drifts from one of ``step_s``, as a share of it.
-
-    A loaded machine delays single steps and hurries none, so the least delayed of the first and of the
-    last third tell what was scheduled.
-    """
-    late = [stamp - i * step_s for i, stamp in enumerate(times_s)]
-    third = len(late) // 3
-    return (min(late[-third:]) - min(late[:third])) / (2 * third * step_s)
-
-
 def test_steps_keep_to_the_schedule(shared: Start) -> None:
     for flags, tokens, step_s in (([], 150, 0.004), (EAGLE3, 400, 0.0054)):
         server = shared(*EXACT, *flags)
-        drifts = [drift(server.generate((1, 2), tokens, stream=True).times_s, step_s) for _ in range(3)]
+        drifts = [server.generate((1, 2), tokens, stream=True).drift(step_s) for _ in range(3)]
         assert min(map(abs, drifts)) < 0.01
-        # The control: it would notice a step that is 5 % longer.
-        assert abs(drift([i * step_s * 1.05 for i in range(100)], step_s)) > 0.04
+        # The control: a step that is 5 % longer than it should be is noticed.
+        assert server.generate((1, 2), tokens, stream=True).drift(step_s * 0.95) > 0.03
 
 
 def test_speculation_does_not_change_the_tokens(shared: Start) -> None:
@@ -258,8 +247,12 @@ def test_ranks_have_processes_of_their_own(emulate: Start) -> None:
     os.kill(tree["sglang::scheduler_TP2"], signal.SIGSTOP)
     with pytest.raises(TimeoutError):
         server.generate((1, 2), 20, timeout_s=1)
-    os.kill(tree["sglang::scheduler_TP2"], signal.SIGCONT)
-    assert server.generate((1, 2), 20).status == 200
+    # The abort of the request that was given up and a new request reach the scheduler together.
+    with ThreadPoolExecutor(1) as pool:
+        later = pool.submit(server.generate, (1, 2), 20)
+        time.sleep(0.2)
+        os.kill(tree["sglang::scheduler_TP2"], signal.SIGCONT)
+        assert later.result().status == 200
 
 
 def test_sigterm_drains_and_leaves_nothing(emulate: Start) -> None:
@@ -319,4 +312,4 @@ def test_five_servers_side_by_side_keep_pace(emulate: Start) -> None:
         replies = list(pool.map(lambda server: server.generate((1, 2), 90, stream=True), servers))
     # The median over servers, since this machine may be busy with something else. The scenario has a noise
     # of 0.4 %, only to the slow side.
-    assert -0.01 < statistics.median(drift(reply.times_s, 0.0121) for reply in replies) < 0.025
+    assert -0.01 < statistics.median(reply.drift(0.0121) for reply in replies) < 0.025

@@ -102,9 +102,10 @@ class Scheduler:
             if readable:
                 for message in self._front.receive():
                     getattr(self, f"_on_{message['type']}")(message)
+            # Again, since an abort may just have taken the last request of the pass.
+            busy = bool(self._prefilling or self._running)
             if busy and time.monotonic() >= self._pass_end:
                 self._complete_pass()
-                busy = bool(self._prefilling or self._running)
                 self._start_pass(self._pass_end)
             elif not busy:
                 self._start_pass(time.monotonic())
