@@ -109,6 +109,12 @@ def test_slow_but_steady_is_no_hang(fake_spec: SpecMaker) -> None:
     assert phases["weights"] > 1.8
 
 
+def test_tools_that_an_engine_ends_itself_are_no_deaths(fake_spec: SpecMaker) -> None:
+    """A spawned compile pool that was terminated, and a failed tool, neither collected."""
+    with start(fake_spec(weights="tools")) as server:
+        server.ensure_alive()
+
+
 def test_an_earlier_log_is_not_taken_for_this_launch(fake_spec: SpecMaker) -> None:
     spec = fake_spec(capture="hang")
     spec.log_path.parent.mkdir()

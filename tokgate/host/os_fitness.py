@@ -13,6 +13,7 @@ import sysconfig
 import time
 from pathlib import Path
 
+from tokgate.errors import PortTaken
 from tokgate.host import contention, marker, ports, proc
 from tokgate.host.finding import Finding
 
@@ -144,10 +145,8 @@ def free_port() -> Finding:
     """Whether a TCP port can be had on loopback."""
     try:
         port = ports.free_port()
-    except OSError as error:
-        return Finding(
-            "port", "unfit", f"no TCP port can be bound on loopback: {error.strerror}", "ip link set lo up"
-        )
+    except (OSError, PortTaken) as error:
+        return Finding("port", "unfit", f"no TCP port can be bound on loopback: {error}", "ip link set lo up")
     return Finding("port", "ok", f"a TCP port can be bound on loopback ({port})")
 
 
