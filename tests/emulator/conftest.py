@@ -35,6 +35,16 @@ class Reply:
     raw: list[str] = field(default_factory=list)
     complete: bool = True
 
+    def drift(self, step_s: float) -> float:
+        """How far the schedule of a stream drifts from one of ``step_s``, as a share of it.
+
+        A loaded machine delays single steps and hurries none, so the least delayed of the first and of the
+        last third tell what was scheduled.
+        """
+        late = [stamp - i * step_s for i, stamp in enumerate(self.times_s)]
+        third = len(late) // 3
+        return (min(late[-third:]) - min(late[:third])) / (2 * third * step_s)
+
     @property
     def json(self) -> Any:
         return json.loads(self.body)

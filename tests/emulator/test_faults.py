@@ -22,7 +22,7 @@ EAGLE3 = [
     "--speculative-num-draft-tokens", "4",
     "--attention-backend", "triton",
 ]  # fmt: skip
-QUICK_HEALTH = ["--scenario-override", "http.health_timeout_s=0.4"]
+QUICK_HEALTH = ["--scenario-override", "http.health_timeout_s=1"]
 Start = Callable[..., Any]
 
 
@@ -125,7 +125,7 @@ def test_generation_dead(emulate: Start) -> None:
 
 def test_stall(emulate: Start) -> None:
     server = emulate("--fault", "stall:10").wait_ready()
-    reply = server.generate((1, 2), 40, stream=True, timeout_s=0.7)
+    reply = server.generate((1, 2), 40, stream=True, timeout_s=1.2)
     assert not reply.complete
     assert reply.events[-1]["meta_info"]["completion_tokens"] == 10
     assert server.get("/health").status == 200
@@ -213,11 +213,12 @@ def test_not_replayed(emulate: Start) -> None:
 
 def test_slow(emulate: Start) -> None:
     slow, normal = emulate("--fault", "slow:2"), emulate()
-    times = []
+    drifts = []
     for server in (slow.wait_ready(), normal.wait_ready()):
-        replies = [server.generate((1, 2), 60, stream=True).times_s for _ in range(3)]
-        times.append(min(stamps[-1] - stamps[0] for stamps in replies))
-    assert 1.7 < times[0] / times[1] < 2.3
+        replies = [server.generate((1, 2), 90, stream=True) for _ in range(2)]
+        drifts.append(min(reply.drift(0.004) for reply in replies))
+    assert drifts[0] > 0.9
+    assert drifts[1] < 0.1
 
 
 def test_odd_rank(emulate: Start) -> None:

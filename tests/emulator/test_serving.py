@@ -30,19 +30,13 @@ EXACT = ["--disable-radix-cache", "--enable-metrics"]
 Start = Callable[..., Any]
 
 
-def step_ms(reply: Any) -> float:
-    """Mean time of a step, by the client's clock."""
-    return (reply.times_s[-1] - reply.times_s[0]) / (len(reply.times_s) - 1) * 1e3
-
-
 def test_steps_keep_to_the_schedule(shared: Start) -> None:
-    server = shared(*EXACT)
-    best = min(step_ms(server.generate((1, 2), 150, stream=True)) for _ in range(3))
-    # A loaded machine can only delay single steps; the schedule does not drift.
-    assert 3.9 < best < 4.4
-    eagle = shared(*EXACT, *EAGLE3)
-    best = min(step_ms(eagle.generate((1, 2), 300, stream=True)) for _ in range(3))
-    assert 5.3 < best < 5.9
+    for flags, tokens, step_s in (([], 150, 0.004), (EAGLE3, 400, 0.0054)):
+        server = shared(*EXACT, *flags)
+        drifts = [server.generate((1, 2), tokens, stream=True).drift(step_s) for _ in range(3)]
+        assert min(map(abs, drifts)) < 0.01
+        # The control: a step that is 5 % longer than it should be is noticed.
+        assert server.generate((1, 2), tokens, stream=True).drift(step_s * 0.95) > 0.03
 
 
 def test_speculation_does_not_change_the_tokens(shared: Start) -> None:
@@ -76,6 +70,18 @@ def test_requests_run_together_up_to_the_limit(emulate: Start) -> None:
 
 def _numbers(text: str, before: str) -> list[str]:
     return [part.split(",")[0].split()[0] for part in text.split(before)[1:]]
+
+
+def test_a_batch_larger_than_captured_runs_without_graphs(emulate: Start) -> None:
+    server = emulate("--cuda-graph-max-bs-decode", "2", *EXACT, "--decode-log-interval", "5").wait_ready()
+    body = {"input_ids": [[n, 2] for n in range(3)], "sampling_params": {"max_new_tokens": 30}}
+    server.request("POST", "/generate", body)
+    server.generate((1, 2), 30)
+    assert "Decode batch, #running-req: 3" in server.log
+    for line in server.log.splitlines():
+        if "Decode batch" in line:
+            assert ("cuda graph: False" in line) == ("#running-req: 3" in line)
+    assert 'mode="decode_none"' in server.get("/metrics").body.decode()
 
 
 def test_batched_input(shared: Start) -> None:
@@ -241,8 +247,12 @@ def test_ranks_have_processes_of_their_own(emulate: Start) -> None:
     os.kill(tree["sglang::scheduler_TP2"], signal.SIGSTOP)
     with pytest.raises(TimeoutError):
         server.generate((1, 2), 20, timeout_s=1)
-    os.kill(tree["sglang::scheduler_TP2"], signal.SIGCONT)
-    assert server.generate((1, 2), 20).status == 200
+    # The abort of the request that was given up and a new request reach the scheduler together.
+    with ThreadPoolExecutor(1) as pool:
+        later = pool.submit(server.generate, (1, 2), 20)
+        time.sleep(0.2)
+        os.kill(tree["sglang::scheduler_TP2"], signal.SIGCONT)
+        assert later.result().status == 200
 
 
 def test_sigterm_drains_and_leaves_nothing(emulate: Start) -> None:
@@ -299,6 +309,7 @@ def test_five_servers_side_by_side_keep_pace(emulate: Start) -> None:
     for server in servers:
         server.wait_ready()
     with ThreadPoolExecutor(5) as pool:
-        replies = list(pool.map(lambda server: server.generate((1, 2), 60, stream=True), servers))
-    # The median over servers, since this machine may be busy with something else.
-    assert statistics.median(map(step_ms, replies)) == pytest.approx(12.1, rel=0.04)
+        replies = list(pool.map(lambda server: server.generate((1, 2), 90, stream=True), servers))
+    # The median over servers, since this machine may be busy with something else. The scenario has a noise
+    # of 0.4 %, only to the slow side.
+    assert -0.01 < statistics.median(reply.drift(0.0121) for reply in replies) < 0.025

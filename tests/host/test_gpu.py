@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 
 import pytest
@@ -82,6 +83,21 @@ def test_each_fault_is_found_with_what_mends_it(
     assert worst(others) == "ok"
 
 
+def test_a_lost_gpu_is_unfit(nvml: NvmlMaker) -> None:
+    opened = nvml({}, {})
+    del opened._nvml.cards[1]["used_mib"]
+    opened._nvml.nvmlDeviceGetMemoryInfo = lambda index: opened._nvml._get(index, "used_mib") and _Memory
+    found = findings(opened)
+    assert found["gpu1"].level == "unfit" and "does not answer" in found["gpu1"].seen
+    assert found["gpu0"].level == "ok"
+    assert list(opened.used_mib([0, 1])) == [0]
+
+
+class _Memory:
+    used = 4 << 20
+    total = 143 << 30
+
+
 def test_links(nvml: NvmlMaker) -> None:
     joined = nvml({"nvlinks": 18}, {"nvlinks": 18})
     assert findings(joined)["topology"].seen == "every pair: NVLink x18"
@@ -109,6 +125,13 @@ def test_visible_indices(nvml: NvmlMaker) -> None:
     assert gpu.visible_indices(opened, {"CUDA_VISIBLE_DEVICES": "2,3"}, 2) == [2, 3]
     assert gpu.visible_indices(opened, {"CUDA_VISIBLE_DEVICES": "GPU-3"}, 1) == [3]
     assert gpu.visible_indices(opened, {"CUDA_VISIBLE_DEVICES": ""}, 1) == []
+
+
+def test_a_hung_nvml_holds_nobody() -> None:
+    began = time.monotonic()
+    assert gpu.within(0.1, lambda: time.sleep(2), None) is None
+    assert time.monotonic() - began < 1.5
+    assert gpu.within(5, lambda: 7, None) == 7
 
 
 def test_host_class() -> None:

@@ -69,6 +69,11 @@ def test_a_later_process_of_the_same_id_is_never_hit(sleeper: subprocess.Popen[b
     assert not proc.send(found, signal.SIGKILL)
 
 
+def test_engines_that_rename_themselves_keep_their_mark() -> None:
+    """setproctitle overwrites the environment in /proc unless it is told not to."""
+    assert marker.variables("m")["SPT_NOENV"] == "1"
+
+
 def test_mark_and_owner(sleeper: subprocess.Popen[bytes]) -> None:
     assert [process.pid for process in marker.find("mark-of-the-sleeper")] == [sleeper.pid]
     assert marker.find("mark-of-the") == []

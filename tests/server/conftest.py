@@ -127,6 +127,7 @@ def golden(tmp_path: Path) -> Callable[[str, TokgateError], None]:
 
 _NORMAL: tuple[tuple[str, str], ...] = (
     (r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d( TP\d)?\]", "[TIME]"),
+    (r"^this host was starved: .*\n", ""),
     (r"^before it: .*", "before it: PHASES"),
     (r"(stack of .*?|other ranks): .*", r"\1: FRAMES"),
     (r": (sleeping|running|in uninterruptible sleep)(, \d+ MiB resident)", r": STATE\2"),
@@ -138,6 +139,8 @@ _NORMAL: tuple[tuple[str, str], ...] = (
     (r"input throughput \(token/s\): [\d.]+", "input throughput (token/s): N"),
     (r"\b(pid|process|of) \d+", r"\1 PID"),
     (r"port \d+", "port PORT"),
+    # Whether a status can still be read depends on how soon the parent collects it.
+    (r"is gone, status not known|killed by SIGABRT|(?<=detokenizer \(pid PID\) )exit code \d+", "DIED"),
     (r"\b\d+ MiB resident", "N MiB resident"),
     (r"after [\d.]+ s\b", "after N s"),
     (r"progress for [\d.]+ s\b", "progress for N s"),

@@ -37,6 +37,14 @@ def misbehave(moment: str) -> None:
         for number in range(20):
             print(f"\rLoading shards: {number}/20", end="", flush=True)
             time.sleep(0.1)
+    elif action == "tools":
+        global KEPT
+        code = "import time, sys; time.sleep(60)"
+        pool = subprocess.Popen([sys.executable, "-S", "-c", code, "--multiprocessing-fork"])
+        KEPT = [pool, subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.exit(1)"])]
+        time.sleep(0.7)
+        pool.terminate()
+        time.sleep(0.7)
     elif action == "sleep":
         time.sleep(0.5)
     elif action == "stop":
@@ -56,6 +64,10 @@ def misbehave(moment: str) -> None:
     elif action == "detach":
         detach()
     elif action == "die-child":
+        time.sleep(0.8)
+        os.kill(WORKER, signal.SIGABRT)
+        time.sleep(3600)
+    elif action == "die-child-at-once":
         os.kill(WORKER, signal.SIGABRT)
         time.sleep(3600)
 

@@ -39,6 +39,17 @@ def test_polling_threads_do_not_pass_for_progress() -> None:
     assert progress.waited_s(121.0) == 0.0
 
 
+def test_starvation_extends_a_deadline_a_little() -> None:
+    progress = Progress(0.0)
+    assert not progress.is_over(9.9, 10.0) and progress.is_over(10.0, 10.0)
+    progress.starve(2.0)
+    assert not progress.is_over(11.9, 10.0) and progress.is_over(12.0, 10.0)
+    progress.starve(100.0)
+    assert not progress.is_over(13.9, 10.0) and progress.is_over(14.0, 10.0)
+    progress.touch("log_bytes", 14.0)
+    assert progress.starved_s == 0.0
+
+
 def test_every_new_log_byte_is_progress() -> None:
     progress = Progress(0.0)
     progress.reading("log_bytes", 0, 1.0)

@@ -85,7 +85,8 @@ def test_a_phase_that_stands_still_is_a_hang(
     error = caught.value
     assert error.phase == phase
     assert error.headline.startswith(f"{words}: no progress for ")
-    assert error.limit_s <= error.waited_s < 1.5 * error.limit_s
+    # Two seconds for a machine that is busy with other tests; without them it is 1.02 x the limit.
+    assert error.limit_s <= error.waited_s < 1.5 * error.limit_s + 2.0
     assert time.monotonic() - began < 20
     assert [path.suffix for path in error.files] == [".txt", ".log"]
     evidence = error.files[0].read_text()
@@ -106,6 +107,21 @@ def test_slow_but_steady_is_no_hang(fake_spec: SpecMaker) -> None:
     with start(fake_spec({"deadlines": floors}, weights="trickle")) as server:
         phases = {phase.name: phase.seconds for phase in server.phases}
     assert phases["weights"] > 1.8
+
+
+def test_tools_that_an_engine_ends_itself_are_no_deaths(fake_spec: SpecMaker) -> None:
+    """A spawned compile pool that was terminated, and a failed tool, neither collected."""
+    with start(fake_spec(weights="tools")) as server:
+        server.ensure_alive()
+
+
+def test_an_earlier_log_is_not_taken_for_this_launch(fake_spec: SpecMaker) -> None:
+    spec = fake_spec(capture="hang")
+    spec.log_path.parent.mkdir()
+    spec.log_path.write_text("[2026-11-29 12:25:20] The server is fired up and ready to roll!\n")
+    with pytest.raises(Hang, match="target-decode graph capture"):
+        start(spec)
+    assert spec.log_path.with_name(f"{spec.log_path.name}.1").read_text().endswith("ready to roll!\n")
 
 
 def test_ready_line_of_an_unknown_version(fake_spec: SpecMaker) -> None:

@@ -47,7 +47,7 @@ def test_control(emulated_spec: SpecMaker) -> None:
 def test_silence_is_a_hang(emulated_spec: SpecMaker, golden: Golden, fault: str) -> None:
     with start(emulated_spec(fault)) as server, pytest.raises(Hang) as caught:
         client(server)
-    assert caught.value.waited_s < 1.5 * GAP_S
+    assert caught.value.waited_s < 1.5 * GAP_S + 2.0
     assert server.stopped and marker.find(server.launch) == []
     golden(f"serving-{fault}", caught.value)
 
@@ -69,10 +69,27 @@ def test_ignored_term_is_a_hang_in_teardown(fake_spec: SpecMaker, golden: Golden
     server = start(spec)
     teardown = server.stop()
     assert teardown.forced
-    assert teardown.hang is not None and teardown.hang.waited_s < 1.5
+    assert teardown.hang is not None and teardown.hang.waited_s < 1.5 + 2.0
     assert marker.find(server.launch) == [] and ports.is_free(spec.port)
     assert server.stop() is teardown
     golden("teardown-hang", teardown.hang)
+
+
+def test_processes_that_do_not_die_are_named_and_hold_nobody(
+    fake_spec: SpecMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in uninterruptible sleep, where even KILL waits for a driver."""
+    server = start(fake_spec(term="ignore"))
+    with monkeypatch.context() as deaf:
+        deaf.setattr("os.killpg", lambda group, number: None)
+        deaf.setattr("tokgate.host.proc.send", lambda process, number: False)
+        deaf.setattr("tokgate.server.group.ProcessGroup.close.__defaults__", (0.2,))
+        deaf.setattr("tokgate.host.marker.kill.__defaults__", ((), 0.2))
+        teardown = server.stop()
+    assert sorted("does not die of KILL" in line for line in teardown.holders) == [True, True]
+    assert any(f"pid {server.pid} (" in line for line in teardown.holders)
+    marker.kill(server.launch)
+    server._group.close()
 
 
 def test_detached_survivor_is_hunted(fake_spec: SpecMaker) -> None:

@@ -15,7 +15,6 @@ from tokgate.load.sample import Sample, Void
 
 THROTTLE_SHARE = 0.01
 """Share of a run for which a GPU may be slowed down by heat or power before the run is void."""
-CLOCK_STEP_S = 100e-6
 
 _HOST = {
     "scheduler_run_delay_s": ("scheduler_run_delay", "the engine's busiest-waiting thread waited for a CPU"),
@@ -28,6 +27,7 @@ _HOST = {
 def void_reasons(sample: Sample, bounds: VoidBounds) -> tuple[Void, ...]:
     """Every reason why a run does not count, those already recorded first.
 
+    What the client finds wrong with itself is among those (:mod:`tokgate.load.audit`), and not judged again.
     A counter that was not measured gives no reason and no clearance: see :func:`unwatched`.
 
     Args:
@@ -36,7 +36,7 @@ def void_reasons(sample: Sample, bounds: VoidBounds) -> tuple[Void, ...]:
     """
     found = list(sample.void)
     known = {item.cause for item in found}
-    for reason in (*_host(sample, bounds), *_client(sample, bounds), *_requests(sample)):
+    for reason in (*_host(sample, bounds), *_requests(sample)):
         if reason.cause not in known:
             known.add(reason.cause)
             found.append(reason)
@@ -70,19 +70,6 @@ def _host(sample: Sample, bounds: VoidBounds) -> Iterator[Void]:
     if foreign > 0:
         text = f"{foreign:.0f} foreign process{'es' if foreign > 1 else ''} on the GPU"
         yield Void("foreign_gpu_process", foreign, 0, "processes", text)
-
-
-def _client(sample: Sample, bounds: VoidBounds) -> Iterator[Void]:
-    lag, step_ms = sample.audit.lag_p99_s, sample.metrics.get("step_ms_p50")
-    if lag is not None and step_ms and 1e3 * lag / step_ms > bounds.client_lag_share_of_step:
-        text = f"the client read {1e3 * lag:.2f} ms late (p99) at a step of {step_ms:.2f} ms"
-        yield _share("client_lag", 1e3 * lag / step_ms, bounds.client_lag_share_of_step, text)
-    merged = sample.audit.merged_read_share
-    if merged > bounds.merged_read_share:
-        yield _share("merged_reads", merged, bounds.merged_read_share, "reads held more than one event")
-    if sample.audit.clock_step_s > CLOCK_STEP_S:
-        step = sample.audit.clock_step_s
-        yield Void("clock_step", step, CLOCK_STEP_S, "s", f"the clock stepped by {1e6 * step:.0f} us")
 
 
 def _requests(sample: Sample) -> Iterator[Void]:

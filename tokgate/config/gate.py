@@ -65,8 +65,6 @@ class VoidBounds(Section):
     ``advisory_on`` names causes that are kept with the run but do not void it, by kind of engine.
     """
 
-    client_lag_share_of_step: float = Field(default=0.10, gt=0)
-    merged_read_share: float = Field(default=0.01, ge=0)
     scheduler_run_delay_share: float = Field(default=0.02, ge=0)
     steal_share: float = Field(default=0.02, ge=0)
     max_void_runs: int = Field(default=3, ge=0)

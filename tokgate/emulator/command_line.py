@@ -10,11 +10,16 @@ from typing import Any
 
 from tokgate.emulator import faults, flags, prepared, server_args
 from tokgate.emulator.server_args import condition_of
+from tokgate.emulator.settings import Settings, from_plain
 from tokgate.emulator.version import DEFAULT_VERSION, release_of
 from tokgate.errors import UsageFault
 
 FAULT_VARIABLE = "TOKGATE_EMULATOR_FAULT"
 DEFAULT_SCENARIO = "founding"
+RUNS = (
+    "The scatter of a scenario is per run. A run begins with the first request after a /flush_cache, or\n"
+    "after an idle time of the scenario's run_gap_s (0.5 s); health probes and the server's warm-up are none."
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m tokgate.emulator",
         usage="%(prog)s --model-path NAME [SGLang's flags] [--scenario NAME|FILE] [--fault SPEC]...",
         description="An engine without a model: SGLang's protocol, timing from a scenario.",
-        epilog="faults:\n" + faults.overview(),
+        epilog=f"{RUNS}\n\nfaults:\n{faults.overview()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -61,7 +66,7 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
         args = server_args.resolve(values, own.emulated_version)
     except flags.FlagFault as error:
         raise UsageFault(str(error)) from error
-    return {
+    plain = {
         "args": args,
         "plan": _plan(own.scenario, own.scenario_override, condition_of(args)),
         "faults": specs,
@@ -69,6 +74,17 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
         "launch_seed": own.launch_seed,
         "notices": notices,
     }
+    _warn(from_plain(plain))
+    return plain
+
+
+def _warn(settings: Settings) -> None:
+    """Say which faults cannot happen: a gate gives the same ones to profiles that differ."""
+    for fault in settings.faults:
+        if reason := settings.impossible(fault):
+            print(
+                f"tokgate.emulator: warning: fault {fault.spec} cannot happen here: {reason}", file=sys.stderr
+            )
 
 
 def _plan(scenario: str, overrides: list[str], condition: str) -> dict[str, Any]:

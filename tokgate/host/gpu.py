@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tokgate.host import proc
+from tokgate.host.gpu_facts import Gpu, GpuProcess
 
 MIB = 1 << 20
+T = TypeVar("T")
 # NVML_CLOCKS_EVENT_REASON_*: those that slow a GPU down, and those that do not.
 THROTTLE: Mapping[int, str] = {
     0x4: "software power cap",
@@ -31,49 +33,6 @@ IDLE_REASONS: Mapping[int, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """A process that holds memory on a GPU; ``mib`` is ``None`` where NVML does not say."""
-
-    pid: int
-    mib: int | None
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU at one moment. What NVML does not report is ``None``.
-
-    Attributes:
-        index: NVML's, in PCI order.
-        memory_used_mib, memory_total_mib: device memory.
-        sm_clock_mhz, sm_clock_max_mhz: now, and the most it can.
-        throttle: reasons that slow it down now.
-        utilisation_percent: share of the last sample period with a kernel running.
-        ecc_uncorrected: since the driver was loaded.
-        pcie: ``gen5 x16 (max gen5 x16)``.
-    """
-
-    index: int
-    uuid: str
-    name: str
-    memory_used_mib: int
-    memory_total_mib: int
-    processes: tuple[GpuProcess, ...] | None
-    sm_clock_mhz: int | None
-    sm_clock_max_mhz: int | None
-    throttle: tuple[str, ...] | None
-    utilisation_percent: int | None
-    temperature_c: int | None
-    power_w: float | None
-    power_limit_w: float | None
-    persistence: bool | None
-    mig: bool | None
-    ecc_uncorrected: int | None
-    remap_pending: bool | None
-    pcie: str | None
-
-
 class Nvml:
     """An open NVML. Use :func:`open_nvml`.
 
@@ -84,6 +43,7 @@ class Nvml:
     def __init__(self, library: Any) -> None:
         self._nvml = library
         self.count = int(library.nvmlDeviceGetCount())
+        self.error: type[Exception] = library.NVMLError
 
     @property
     def driver(self) -> str | None:
@@ -97,7 +57,11 @@ class Nvml:
         return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
     def gpu(self, index: int) -> Gpu:
-        """Everything about one GPU now."""
+        """Everything about one GPU now.
+
+        Raises:
+            Nvml.error: the GPU does not answer at all.
+        """
         nvml, ask = self._nvml, self._ask
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
@@ -150,12 +114,13 @@ class Nvml:
         )
 
     def used_mib(self, indices: Sequence[int]) -> dict[int, int]:
-        """Device memory in use, by GPU index."""
+        """Device memory in use, by GPU index; a GPU that does not answer is left out."""
         nvml = self._nvml
-        return {
-            index: int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index)).used) // MIB
-            for index in indices
+        memory = {
+            i: self._ask(lambda i: nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(i)), i)
+            for i in indices
         }
+        return {index: int(found.used) // MIB for index, found in memory.items() if found is not None}
 
     def uuids(self) -> list[str]:
         """UUIDs in the order of the indices."""
@@ -220,6 +185,18 @@ def open_nvml() -> Nvml | str:
         return Nvml(pynvml)
     except pynvml.NVMLError as error:
         return f"no NVIDIA driver answers: {error}"
+
+
+def within(seconds: float, function: Callable[[], T], default: T) -> T:
+    """What a function gives, or ``default`` when it takes longer: a GPU that fell off its bus holds NVML.
+
+    The thread that is held stays behind; it is a daemon.
+    """
+    found: list[T] = []
+    thread = threading.Thread(target=lambda: found.append(function()), name="tokgate-nvml", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else default
 
 
 def throttle_reasons(mask: int) -> tuple[str, ...]:

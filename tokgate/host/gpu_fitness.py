@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from tokgate.host import marker
 from tokgate.host.finding import Finding
-from tokgate.host.gpu import Gpu, Nvml
+from tokgate.host.gpu import Nvml
+from tokgate.host.gpu_facts import Gpu
 
 # What a driver keeps for itself on an idle data-centre GPU stays under this.
 IDLE_MIB = 1024
@@ -26,8 +27,14 @@ def examine(nvml: Nvml | str, gpus: Sequence[int] | None) -> list[Finding]:
         asked = "" if gpus is None else f" of those asked ({', '.join(map(str, gpus))})"
         findings.append(Finding("gpu", "unfit", f"the driver shows no GPU{asked}", "nvidia-smi -L"))
     for index in indices:
-        card = nvml.gpu(index)
         name = f"gpu{index}"
+        try:
+            card = nvml.gpu(index)
+        except nvml.error as error:
+            findings.append(
+                Finding(name, "unfit", f"it does not answer: {error}", "sudo dmesg | grep -i nvrm")
+            )
+            continue
         findings += [
             Finding(name, "ok", f"{card.name}, {card.memory_total_mib} MiB, {card.uuid}"),
             _free(name, card),

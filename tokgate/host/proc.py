@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -24,14 +24,17 @@ STATES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One row of the process table. ``pid`` and ``start_ticks`` together name a process for ever."""
+    """One row of the process table. ``pid`` and ``start_ticks`` together name a process for ever.
+
+    Two rows are equal when they are of the same process, whatever its state and parent then.
+    """
 
     pid: int
-    parent: int
-    session: int
-    state: str
+    parent: int = field(compare=False)
+    session: int = field(compare=False)
+    state: str = field(compare=False)
     start_ticks: int
-    name: str
+    name: str = field(compare=False)
 
     @property
     def alive(self) -> bool:

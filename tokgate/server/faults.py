@@ -16,6 +16,7 @@ from tokgate.server.timeline import CAPTURE, Timeline, odd_captures
 _LAST_WORDS_S = 1.0
 _HEALTH_S = 2.0
 _NO_LAUNCHER = re.compile(r"python\S*: (Error while finding module .*|No module named .*|can't open file .*)")
+_CRASHED = re.compile(r"^Subprocess (\S+) \(pid=(\d+)\) crashed with exit code (-?\d+)")
 _NO_MODEL = re.compile(
     r"is not a local folder and is not a valid model identifier|Repo id must be|"
     r"couldn't connect to .* to load|does not appear to have a file named config\.json"
@@ -33,6 +34,7 @@ def hang(
     *,
     timeline: Timeline | None = None,
     serving: bool = False,
+    starved_s: float = 0.0,
 ) -> Hang:
     """Collect the evidence of a hang. The processes are left as they are.
 
@@ -40,7 +42,8 @@ def hang(
         phase: its name.
         words: the phase in words.
         timeline: of the start-up, when it hung there.
-        serving: it hung after it was ready.
+        serving: it answers HTTP, so ``/health`` is asked too.
+        starved_s: of the time waited, how long this host gave the supervisor no CPU; 0 when little.
     """
     members = group.members()
     headline = wording.no_progress(words, waited_s, limit_s, usual_s)
@@ -52,6 +55,10 @@ def hang(
     details = [f"last log line: {last}" if last else "the log is empty"]
     if timeline is not None:
         details += _course(timeline)
+    if starved_s:
+        details.append(
+            f"this host was starved: tokgate itself got no CPU for {wording.seconds(starved_s)} of it"
+        )
     stopped = [process for process in members if process.state in {"T", "t"}]
     if stopped:
         details.append("likely cause: stopped by a signal: " + ", ".join(map(wording.process, stopped)))
@@ -91,7 +98,11 @@ def exited(
         group.wait(_LAST_WORDS_S)
     cause = deaths.cause(spec.log_path)
     after = "" if lived_s is None else f" after {wording.seconds(lived_s)}"
-    headline = f"{phase}: {_fate(death)}{after}"
+    fate, line = _fate(death), cause.line
+    if crashed := _CRASHED.search(line):
+        # SGLang saw which child died; that the server then ended is only the consequence.
+        fate, line = f"{crashed[1]} (pid {crashed[2]}) {wording.status(int(crashed[3]))}", ""
+    headline = f"{phase}: {fate}{after}"
     if fault := _host_fault(spec, cause, group):
         return fault
     last = last_lines(spec.log_path, 3)
@@ -101,7 +112,7 @@ def exited(
     if death is not None and group is not None and not death.is_root and group.root.poll() is None:
         details.append(f"the server process (pid {group.pid}) had not noticed")
     return Exited(
-        headline + (f": {cause.line}" if cause.line else ""),
+        headline + (f": {line}" if line else ""),
         details,
         profile=spec.profile.name,
         phase=phase,

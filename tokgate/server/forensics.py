@@ -18,6 +18,8 @@ from tokgate.server.logtail import last_lines
 BUDGET_S = 8.0
 _PLAIN_S = 3.0
 _LOG_LINES = 40
+_NVML_S = 3.0
+_NVML_SILENT = ["NVML gave no answer within 3 s: the GPU or its driver hangs too"]
 _FRAMES_SHOWN = 4
 MIB = 1 << 20
 
@@ -50,7 +52,7 @@ def collect(members: Sequence[Process], log: Path, folder: Path, name: str, reas
     table = [_row(process) for process in members]
     # Memory and kernel state first: the tracer changes states and scheduling counters.
     kernel = [_kernel(process) for process in members]
-    gpus, gpu_summary = _gpus(members)
+    gpus, gpu_summary = gpu.within(_NVML_S, lambda: _gpus(members), (_NVML_SILENT, _NVML_SILENT))
     stacks = _stacks(members, until)
     text = [
         reason,
@@ -129,7 +131,12 @@ def _gpus(members: Sequence[Process]) -> tuple[list[str], list[str]]:
     ours = {process.pid for process in members}
     lines, summary = [], []
     for index in range(nvml.count):
-        card = nvml.gpu(index)
+        try:
+            card = nvml.gpu(index)
+        except nvml.error as error:
+            lines.append(f"GPU {index} does not answer: {error}")
+            summary.append(lines[-1])
+            continue
         lines.append(
             f"GPU {index} {card.name}: {card.memory_used_mib} of {card.memory_total_mib} MiB, "
             f"utilisation {card.utilisation_percent} %, SM clock {card.sm_clock_mhz} MHz, "

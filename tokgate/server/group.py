@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +15,16 @@ from pathlib import Path
 from tokgate.errors import InterpreterMissing
 from tokgate.host import marker, proc
 from tokgate.host.proc import Process
+
+# What a crash ends with; TERM and KILL may be the engine's own doing.
+_CRASH_SIGNALS = {
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +136,9 @@ class ProcessGroup:
                 if "::" not in name:
                     self._workers[pid] = (process, proc.title(process))
                 continue
-            status = proc.exit_status(pid)
-            if status == 0 and "::" not in name:
+            status = proc.exit_status(pid) if proc.read(pid) == process else None
+            if "::" not in name and not _is_crash(status):
+                # A pool that compiles kernels is spawned as schedulers are, and ends when it is done.
                 continue
             dead.append(Death(pid, name, status, False))
         dead += [
@@ -135,13 +148,21 @@ class ProcessGroup:
         ]
         return min(dead, key=lambda death: 2 if death.status == 0 else death.status is None, default=None)
 
-    def essential(self) -> list[Process]:
-        """The processes whose death ends the server: the root, schedulers, the detokenizer; those alive."""
+    def descriptors(self) -> list[int]:
+        """New pidfds of the processes whose death ends the server: the root, schedulers, the detokenizer.
+
+        One that has died meanwhile is left out: :meth:`death` tells of it.
+        """
         wanted = {self.pid, *self._workers}
-        return [process for process in self.members() if process.pid in wanted]
+        found = []
+        for process in self.members():
+            if process.pid in wanted:
+                with contextlib.suppress(ProcessLookupError):
+                    found.append(os.pidfd_open(process.pid))
+        return found
 
     def _note_zombies(self, processes: Iterable[Process]) -> dict[int, tuple[str, int, int]]:
-        """Children killed by a signal that their parent has not collected: pid -> name, status, looks.
+        """Children that crashed and that their parent has not collected: pid -> name, status, looks.
 
         A worker can die before it was ever seen alive. Tools that an engine runs are collected at once,
         so one that is found in two looks is a worker whose parent has not noticed.
@@ -149,12 +170,7 @@ class ProcessGroup:
         found = {}
         for process in processes:
             status = proc.exit_status(process.pid) if process.state == "Z" else None
-            if (
-                status is not None
-                and status < 0
-                and process.pid != self.pid
-                and process.pid not in self._workers
-            ):
+            if status is not None and status < 0 and _is_crash(status) and process.pid not in self._workers:
                 looks = self._zombies.get(process.pid, ("", 0, 0))[2] + 1
                 found[process.pid] = (process.name, status, looks)
         return found
@@ -163,12 +179,20 @@ class ProcessGroup:
         """Every process ever seen in the launch, living or not."""
         return list(self._known.values())
 
-    def close(self) -> None:
-        """Collect the root and give back its descriptor. The processes must have been ended."""
-        self.root.wait()
+    def close(self, within_s: float = 5.0) -> None:
+        """Collect the root, which must have been killed, and give back its descriptor.
+
+        A process in uninterruptible sleep (a driver that hangs) does not die: it is left uncollected.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.root.wait(within_s)
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+
+def _is_crash(status: int | None) -> bool:
+    return status is not None and (status > 0 or -status in _CRASH_SIGNALS)
 
 
 def _is_worker(process: Process) -> bool:

@@ -22,6 +22,7 @@ POLL_S = 0.03
 _GAUGES_S = 0.25
 _INFO_S = 5.0
 _DEATH_SHOWS_S = 2.0
+_LATE_S = 0.1
 
 __all__ = ["LaunchSpec", "Server", "start"]
 
@@ -78,6 +79,7 @@ class _Startup:
         self._progress = Progress(group.started_s)
         self._gauges = MemberGauges()
         self._next_gauges_s = 0.0
+        self._last_step_s = time.monotonic()
         self._announced = ""
         self._fatal_s: float | None = None
         self._request: probe.FirstRequest | None = None
@@ -97,6 +99,11 @@ class _Startup:
             self._tail.close()
 
     def _step(self) -> bool:
+        began = time.monotonic()
+        # A step takes milliseconds. One that came late came late because this host has no CPU to give.
+        if (late_s := began - self._last_step_s - POLL_S) > _LATE_S:
+            self._progress.starve(late_s)
+        self._last_step_s = began
         self._read_log()
         now = time.monotonic()
         if now >= self._next_gauges_s:
@@ -114,8 +121,8 @@ class _Startup:
         else:
             self._progress.reading("chunks", self._request.state.chunks, now)
         limit_s = self._spec.limit_s(self._timeline.phase)
-        if (waited_s := self._progress.waited_s(now)) >= limit_s:
-            raise self._hang(waited_s, limit_s)
+        if self._progress.is_over(now, limit_s):
+            raise self._hang(self._progress.waited_s(now), limit_s)
         return False
 
     def _read_log(self) -> None:
@@ -176,6 +183,7 @@ class _Startup:
 
     def _hang(self, waited_s: float, limit_s: float) -> EngineFault:
         phase = self._timeline.phase
+        starved_s = self._progress.starved_s
         return faults.hang(
             self._spec,
             self._group,
@@ -186,6 +194,7 @@ class _Startup:
             self._spec.usual_s.get(phase),
             timeline=self._timeline,
             serving=self._request is not None,
+            starved_s=starved_s if starved_s > waited_s / 4 else 0.0,
         )
 
     def _died(self, death: Death | None) -> Exception:
@@ -205,18 +214,17 @@ class _Startup:
     def _server(self) -> Server:
         spec = self._spec
         phases = self._timeline.finish(time.monotonic())
-        info = [
-            probe.get_json(spec.host, spec.port, path, _INFO_S)
-            or probe.get_json(spec.host, spec.port, path.replace("/", "/get_"), _INFO_S)
-            or {}
-            for path in ("/server_info", "/model_info")
-        ]
+        info = [probe.get_info(spec.host, spec.port, name, _INFO_S) for name in ("server_info", "model_info")]
+        self._group.members()
+        if (death := self._group.death()) is not None:
+            raise self._died(death)
         return Server(
             spec,
             self._group,
             self._ledger,
             phases=phases,
             captures=self._timeline.captures,
+            nccl_version=self._timeline.nccl_version,
             server_info=info[0],
             model_info=info[1],
         )

@@ -13,6 +13,8 @@ from tokgate.host import proc
 from tokgate.host.proc import Process
 
 MIB = 1 << 20
+# Detection stays within 1.5 x the deadline.
+STARVED_SHARE = 0.4
 # Smallest growth since the last progress that counts.
 STEPS: Mapping[str, float] = {
     "log_bytes": 1,
@@ -25,11 +27,17 @@ STEPS: Mapping[str, float] = {
 
 
 class Progress:
-    """Gauges that only grow, and when one last did."""
+    """Gauges that only grow, and when one last did.
+
+    Attributes:
+        last_s, last_gauge: the last progress, and in what.
+        starved_s: of the time since, how long the supervisor could not run.
+    """
 
     def __init__(self, now_s: float) -> None:
         self.last_s = now_s
         self.last_gauge = "start"
+        self.starved_s = 0.0
         self._marks: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
 
@@ -43,12 +51,20 @@ class Progress:
 
     def touch(self, gauge: str, now_s: float) -> None:
         """There was progress: all gauges count from here."""
-        self.last_s, self.last_gauge = now_s, gauge
+        self.last_s, self.last_gauge, self.starved_s = now_s, gauge, 0.0
         self._marks.update(self._peaks)
 
     def waited_s(self, now_s: float) -> float:
         """Seconds without progress."""
         return now_s - self.last_s
+
+    def starve(self, seconds: float) -> None:
+        """The supervisor itself could not run for so long: neither, probably, could the engine."""
+        self.starved_s += seconds
+
+    def is_over(self, now_s: float, limit_s: float) -> bool:
+        """Whether the deadline has passed. Starvation extends it, by at most two fifths of it."""
+        return self.waited_s(now_s) - min(self.starved_s, STARVED_SHARE * limit_s) >= limit_s
 
 
 class MemberGauges:

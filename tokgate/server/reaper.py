@@ -22,6 +22,7 @@ from pathlib import Path
 import tokgate
 from tokgate.host import lock, marker
 
+_LAST_WAIT_S = 10.0
 _lock = threading.Lock()
 _process: subprocess.Popen[bytes] | None = None
 
@@ -46,7 +47,6 @@ def _tell(line: str) -> None:
     with _lock:
         if _process is None or _process.poll() is not None or _owner_changed():
             _process = _start()
-            atexit.register(close)
         assert _process.stdin is not None
         try:
             _process.stdin.write(line.encode() + b"\n")
@@ -55,16 +55,19 @@ def _tell(line: str) -> None:
             _process = None
 
 
-def close() -> None:
-    """End the reaper of this process, which has nothing left to watch. Called at exit."""
+def _close() -> None:
+    """At exit: let the reaper do its work, and collect it."""
     global _process
     with _lock:
-        ours, _process = None if _owner_changed() else _process, None
-    if ours is not None and ours.stdin is not None:
-        with contextlib.suppress(OSError):
-            ours.stdin.close()
+        running, _process = None if _owner_changed() else _process, None
+    if running is not None and running.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            running.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            ours.wait(10)
+            running.wait(_LAST_WAIT_S)
+
+
+atexit.register(_close)
 
 
 def _owner_changed() -> bool:

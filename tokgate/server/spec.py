@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import tempfile
@@ -28,7 +29,7 @@ class LaunchSpec:
     Attributes:
         argv: complete command line, interpreter first.
         env: everything added to tokgate's own environment.
-        log_path: the engine's output; made with its folder, appended to when it exists.
+        log_path: the engine's output; made with its folder. One that exists is kept as ``<name>.1``, ...
         forensics_dir: where evidence of a hang goes.
         deadlines: shortest no-progress deadline of each phase.
         usual_time_factor: a phase's deadline is max(floor, factor x usual).
@@ -82,11 +83,19 @@ def check_room(log: Path) -> None:
         with tempfile.TemporaryFile(dir=log.parent) as file:
             file.write(b"\0" * LOG_ROOM_BYTES)
             file.flush()
+        _set_aside(log)
         log.touch()
     except FileExistsError as error:
         raise unwritable(log, f"{log.parent} is not a folder") from error
     except OSError as error:
         raise unwritable(log, error.strerror or str(error)) from error
+
+
+def _set_aside(log: Path) -> None:
+    """Keep the log of an earlier launch under another name: read as this one's it would say 'ready'."""
+    if log.is_file() and log.stat().st_size:
+        number = next(n for n in itertools.count(1) if not log.with_name(f"{log.name}.{n}").exists())
+        log.rename(log.with_name(f"{log.name}.{number}"))
 
 
 def room_left(log: Path) -> bool:

@@ -19,6 +19,7 @@ from tokgate.server.group import ProcessGroup
 GPU_SLACK_MIB = 64
 _AFTER_WORKERS_S = 1.0
 _RELEASE_S = 10.0
+_NVML_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Teardown:
         killed: processes that outlived the server and were killed, ``pid 12 (name)``.
         gpu_mib_back: device memory given back, MiB by GPU index; ``None`` without NVML.
         gpu_mib_left: device memory above what was used before the launch.
-        holders: who still holds the port or GPU memory; empty when all is back.
+        holders: processes that do not die, or who still holds the port or GPU memory; empty when all is
+            back.
         hang: set when the server ignored TERM: the evidence.
     """
 
@@ -44,33 +46,51 @@ class Teardown:
     hang: Hang | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class GpuLedger:
-    """Device memory in use before a launch, MiB by index. ``None`` where there is no NVML."""
+    """Device memory in use before a launch.
 
-    before_mib: Mapping[int, int] | None
+    Args:
+        before_mib: MiB by GPU index; ``None`` where there is no NVML.
+    """
+
+    def __init__(self, before_mib: Mapping[int, int] | None) -> None:
+        self.before_mib = before_mib
 
     @classmethod
     def open(cls, kind: str, env: Mapping[str, str], count: int) -> GpuLedger:
         """Read the GPUs that an engine of that kind and environment will use."""
-        nvml = gpu.open_nvml() if kind == "gpu" else ""
-        if isinstance(nvml, str):
+        if kind != "gpu":
             return cls(None)
-        return cls(nvml.used_mib(gpu.visible_indices(nvml, env, count)))
+
+        def used() -> dict[int, int] | None:
+            nvml = gpu.open_nvml()
+            if isinstance(nvml, str):
+                return None
+            return nvml.used_mib(gpu.visible_indices(nvml, env, count))
+
+        return cls(gpu.within(_NVML_S, used, None))
 
     def used_mib(self) -> dict[int, int] | None:
-        """In use now, MiB by index."""
-        nvml = gpu.open_nvml() if self.before_mib is not None else ""
-        if isinstance(nvml, str) or self.before_mib is None:
+        """In use now, MiB by index. An NVML that once gave no answer in time is not asked again."""
+        if self.before_mib is None:
             return None
-        return nvml.used_mib(list(self.before_mib))
+        indices = list(self.before_mib)
+
+        def used() -> dict[int, int] | None:
+            nvml = gpu.open_nvml()
+            return None if isinstance(nvml, str) else nvml.used_mib(indices)
+
+        now = gpu.within(_NVML_S, used, None)
+        if now is None:
+            self.before_mib = None
+        return now
 
     def above_mib(self) -> dict[int, int] | None:
         """In use now beyond what was used before the launch."""
-        now = self.used_mib()
-        if now is None or self.before_mib is None:
+        before, now = self.before_mib, self.used_mib()
+        if now is None or before is None:
             return None
-        return {index: max(0, used - self.before_mib[index]) for index, used in now.items()}
+        return {index: max(0, used - before[index]) for index, used in now.items() if index in before}
 
 
 def tear_down(
@@ -102,19 +122,22 @@ def tear_down(
     own = {process.pid for process in group.members()} if not ended else {group.pid}
     _signal_group(group, signal.SIGKILL)
     group.close()
-    killed = marker.kill(group.mark, [*members, *group.known()])
+    seen = {*members, *group.known()}
+    killed = marker.kill(group.mark, seen)
+    undead = [process for process in seen if proc.is_same(process)]
     survivors = [
         f"pid {process.pid} ({title})" for process, title in killed.items() if process.pid not in own
     ]
     for path in files:
         path.unlink(missing_ok=True)
-    holders = _wait_released(host, port, ledger)
+    holders = [_undead_words(process) for process in undead] or _wait_released(host, port, ledger)
     left = ledger.above_mib()
     now = ledger.used_mib()
     back = None
     if used_before is not None and now is not None:
-        back = {index: max(0, used_before[index] - now[index]) for index in now}
-    reaper.forget(group.mark)
+        back = {index: max(0, used_before[index] - now[index]) for index in now if index in used_before}
+    if not undead:
+        reaper.forget(group.mark)
     return Teardown(
         seconds=time.monotonic() - began,
         forced=not ended,
@@ -169,6 +192,12 @@ def _wait_released(host: str, port: int, ledger: GpuLedger) -> list[str]:
         if not held or (foreign and len(held) == 1) or time.monotonic() > until:
             return held
         time.sleep(0.02 if time.monotonic() - until + _RELEASE_S < 1 else 0.2)
+
+
+def _undead_words(process: Process) -> str:
+    now = proc.read(process.pid) or process
+    state = proc.STATES.get(now.state, now.state)
+    return f"pid {process.pid} ({proc.title(process)}) does not die of KILL: {state}"
 
 
 def _gpu_holders(index: int) -> str:
