@@ -259,6 +259,7 @@ def test_interim_responses_and_other_framings() -> None:
         + kind
         + b"Content-Length: %d\r\n\r\n" % len(body): True,
         b"HTTP/1.0 200 OK\r\n" + kind + b"\r\n": False,
+        b"HTTP/1.1 200\r\n" + kind + b"\r\n": False,  # no reason phrase; found by fuzzing
         b"HTTP/1.1 200 OK\nContent-Type: text/event-stream\n\n": False,
     }
     for head, keep_alive in heads.items():

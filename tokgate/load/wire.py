@@ -15,7 +15,7 @@ MAX_EVENT = 64 * 1024 * 1024
 MAX_BODY = 64 * 1024
 
 _HEAD, _SIZE, _DATA, _DATA_END, _TRAILER, _LENGTH, _TO_EOF, _COMPLETE, _BROKEN = range(9)
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: |\r?$)")
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?=[ \r\n])")
 _HEX = re.compile(rb"[0-9A-Fa-f]{1,8}")
 
 
