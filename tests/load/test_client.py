@@ -227,7 +227,10 @@ def workers_of(parent: int) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == parent and b"tokgate.load.worker" in (path.parent / "cmdline").read_bytes():
+            if (
+                int(fields[1]) == parent
+                and b"tokgate.load.worker import" in (path.parent / "cmdline").read_bytes()
+            ):
                 found.append(int(path.parent.name))
         except OSError:
             continue
