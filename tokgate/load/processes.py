@@ -18,7 +18,7 @@ from tokgate.errors import LoadFault
 # Interpreter start and stamping warm-up take 0.1 to 0.6 s; a starved machine gets much more.
 START_S = 60.0
 LEAD_S = 0.02
-# tokgate's folder comes last on the path: beside an installed tokgate may lie modules named like Python's own.
+# tokgate's folder comes last on the path: beside it may lie modules that are named like Python's own.
 _BOOT = (
     "import sys; sys.path.append(sys.argv.pop(1)); "
     "from tokgate.load.worker import main; raise SystemExit(main(sys.argv[1:]))"

@@ -83,6 +83,11 @@ class Response:
         """Between two chunks and between two events: the next read may be one whole event."""
         return self._state == _SIZE and self.events and not (self._head or self._line or self._data)
 
+    @property
+    def ahead(self) -> int:
+        """Bytes up to the end of the chunk that is being read, 0 when none is."""
+        return self._chunk_left + 2 if self._state == _DATA else 0
+
     def feed(self, data: bytes) -> list[bytes]:
         """Take the bytes of one read.
 
