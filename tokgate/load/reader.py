@@ -67,9 +67,9 @@ class Reader:
             record.stamps += control[0][2] if control else NO_STAMP  # type: ignore[union-attr]
             record.users.append(now)  # type: ignore[union-attr]
             if size >= _LONG:
-                record.tails += self._view[size - 4 - TAIL : size - 4]  # type: ignore[union-attr]
+                record.tails += self.buffer[size - 4 - TAIL : size - 4]  # type: ignore[union-attr]
             else:
-                data = bytes(self._view[self._find(b"{") : size - 4])
+                data = self.buffer[self._find(b"{") : size - 4]
                 record.tails += data[-TAIL:].rjust(TAIL)  # type: ignore[union-attr]
             return False
         return self._take_rest(stream, size, control, now)
@@ -116,7 +116,7 @@ class Reader:
                 return start
             record.stamps += stamp
             record.users.append(now)
-            record.tails += bytes(self._view[max(at + 8, end - 4 - TAIL) : end - 4]).rjust(TAIL)
+            record.tails += self.buffer[max(at + 8, end - 4 - TAIL) : end - 4].rjust(TAIL)
             start = end
 
     def _head(self, size: int) -> bytes:
