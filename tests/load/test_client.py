@@ -262,6 +262,33 @@ def test_a_dead_or_stopped_worker_does_not_hold_the_client(scripted, number, mes
     assert not workers_of(os.getpid())
 
 
+def test_a_client_that_was_held_up_says_so(scripted) -> None:
+    """The worker is stopped for half a second in the middle of a steady stream, then goes on."""
+    parts = [HEAD, *(part for n in range(1, 100) for part in (chunk(event(n)), 0.01))]
+    parts += [chunk(event(100, {"type": "length"})), chunk(b"data: [DONE]\n\n"), b"0\r\n\r\n"]
+    server = scripted(lambda _: parts)
+
+    def hold() -> None:
+        wait_for(lambda: server.requests)
+        time.sleep(0.2)
+        (worker,) = workers_of(os.getpid())
+        os.kill(worker, signal.SIGSTOP)
+        time.sleep(0.5)
+        os.kill(worker, signal.SIGCONT)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    measured = run(server.url, workload(output_tokens=100))
+    thread.join()
+    (request,) = measured.requests
+    assert (request.outcome, request.completion_tokens, request.steps) == ("ok", 100, 100)
+    found = {reason.cause for reason in measured.void}
+    assert {"client_lag", "merged_reads"} & found
+    if measured.audit.stamp_tier == "kernel":
+        # Without the flag this would be a step of 500 ms: the events of the pause are dated by its last.
+        assert measured.metrics["tpot_ms"] < 30
+
+
 SCRIPT = """
 import sys
 from tokgate.config.workloads import Prompts, Workload

@@ -18,7 +18,7 @@ from tokgate.load.reader import Reader
 from tokgate.load.record import Record
 from tokgate.load.wire import Response, chunk_size
 
-EXAMPLES = int(os.environ.get("TOKGATE_FUZZ_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("TOKGATE_FUZZ_EXAMPLES", "100"))
 SAMPLES = sorted(Path(__file__).parent.glob("samples/*.sse"))
 
 

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from typing import Any
 
+from tokgate.load import clock
 from tokgate.load.connection import CONTROL, Address, Stream
 from tokgate.load.reader import Reader
 from tokgate.load.record import Record
@@ -86,8 +87,8 @@ class Loop:
         """
         self._start_ns = start_ns
         take, buffers = self._reader.take, [self._reader.buffer]
-        poll, by_fd, clock = self._epoll.poll, self._by_fd, time.time_ns
-        self._sample_clock()
+        poll, by_fd, realtime = self._epoll.poll, self._by_fd, time.time_ns
+        self.clocks.append(clock.sample())
         next_tick = 0
         self._dispatch()
         while self._active or self._plan:
@@ -108,7 +109,7 @@ class Loop:
                 except OSError as error:
                     self._closed(stream, error.strerror or str(error))
                     continue
-                now = clock()
+                now = realtime()
                 if not size:
                     self._closed(stream, "")
                 elif stream.record is None:  # bytes that nobody asked for: the connection is out of step
@@ -122,7 +123,7 @@ class Loop:
             self._dispatch()
             if self._bulk_events > BULK:
                 self._shrink()
-        self._sample_clock()
+        self.clocks.append(clock.sample())
 
     def _wait(self) -> float:
         """How long to wait for the next read, seconds; precise when a request is due soon."""
@@ -252,7 +253,7 @@ class Loop:
         """Deadlines, the clock sample of each second, the beat."""
         now = time.monotonic_ns()
         if now - self.clocks[-1][0] >= 1_000_000_000:
-            self._sample_clock()
+            self.clocks.append(clock.sample())
         if now >= self._next_beat_ns:
             self._next_beat_ns = now + BEAT_NS
             self.beat()
@@ -291,16 +292,6 @@ class Loop:
             self._bulk.popleft()
             self._bulk_events -= len(record.users)
             record.free()
-
-    def _sample_clock(self) -> None:
-        """Offset of the clocks, from the tightest of five readings."""
-        best = None
-        for _ in range(5):
-            before, real, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
-            if best is None or after - before < best[0]:
-                best = (after - before, (before + after) // 2, real)
-        assert best is not None
-        self.clocks.append((best[1], best[2] - best[1]))
 
     def beat(self) -> None:
         """Tell the client that this process lives, and how far it is."""
