@@ -151,6 +151,25 @@ def install(name: str, folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise HostFault(f"peer {name} does not install", done.stderr.splitlines()[-5:])
+    _write_tokenizer(target / "tokenizer")
+
+
+def _write_tokenizer(folder: Path) -> None:
+    """A byte-level tokenizer without merges, for peers that want one: one token a byte, any text."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    # Byte-level tokenizers write the other bytes as the characters from 256 on, in order.
+    others = (byte for byte in range(256) if byte not in printable)
+    characters = [chr(byte) for byte in printable] + [chr(256 + i) for i, _ in enumerate(others)]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    model = {"type": "BPE", "vocab": {c: i for i, c in enumerate(characters)}, "merges": []}
+    tokenizer: dict[str, object] = {
+        **{"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None},
+        **{"pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level, "model": model},
+    }
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1_000_000}
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def installed(name: str, folder: Path | None) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -59,16 +61,18 @@ def test_counts_and_times_are_the_servers(truth, route, options) -> None:
     assert [r.completion_tokens for r in measured.requests] == [30] * 4
     assert sorted(r.steps for r in measured.requests) == sorted(map(len, log.values()))
     assert all(r.first_tokens == 1 and r.outcome == "ok" for r in measured.requests)
-    seconds = sum(events[-1][1] - events[0][1] for events in log.values()) / 1e9
-    # Stamps of the kernel: right on a busy machine too, but a server stopped inside a send shows in its log.
-    assert measured.metrics["tpot_ms"] == pytest.approx(seconds / (4 * 29) * 1e3, rel=0.05)
     steps = sum(len(events) - 1 for events in log.values())
     assert measured.metrics["tokens_per_step"] == pytest.approx(4 * 29 / steps)
     if route == "generate" and "--spec" in options:
-        assert measured.metrics["accept_length"] == pytest.approx(4 * 29 / steps)
-        assert measured.metrics["cycle_ms"] == pytest.approx(seconds / steps * 1e3, rel=0.05)
+        metrics = measured.metrics
+        assert metrics["accept_length"] == pytest.approx(4 * 29 / steps)
+        assert metrics["cycle_ms"] == pytest.approx(metrics["tpot_ms"] * metrics["accept_length"])
     else:
         assert "accept_length" not in measured.metrics and "cycle_ms" not in measured.metrics
+    if measured.audit.merged_read_share:  # a busy machine: said, and not compared
+        return
+    gaps_ms = [(b[1] - a[1]) / 1e6 for events in log.values() for a, b in itertools.pairwise(events)]
+    assert measured.metrics["step_ms_p50"] == pytest.approx(statistics.median(gaps_ms), rel=0.1)
 
 
 @pytest.mark.parametrize("options", [(), ("--spec",), ("--spec", "--incremental")])
@@ -227,7 +231,10 @@ def workers_of(parent: int) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == parent and b"tokgate.load.worker" in (path.parent / "cmdline").read_bytes():
+            if (
+                int(fields[1]) == parent
+                and b"tokgate.load.worker import" in (path.parent / "cmdline").read_bytes()
+            ):
                 found.append(int(path.parent.name))
         except OSError:
             continue
@@ -257,6 +264,30 @@ def test_a_dead_or_stopped_worker_does_not_hold_the_client(scripted, number, mes
         run(server.url, workload(), deadlines=Deadlines(worker_s=2.0))
     thread.join()
     assert not workers_of(os.getpid())
+
+
+def test_a_client_that_was_held_up_says_so(scripted) -> None:
+    """The worker is stopped for half a second in the middle of a steady stream, then goes on."""
+    parts = [HEAD, *(part for n in range(1, 100) for part in (chunk(event(n)), 0.01))]
+    parts += [chunk(event(100, {"type": "length"})), chunk(b"data: [DONE]\n\n"), b"0\r\n\r\n"]
+    server = scripted(lambda _: parts)
+
+    def hold() -> None:
+        wait_for(lambda: server.requests)
+        time.sleep(0.2)
+        (worker,) = workers_of(os.getpid())
+        os.kill(worker, signal.SIGSTOP)
+        time.sleep(0.5)
+        os.kill(worker, signal.SIGCONT)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    measured = run(server.url, workload(output_tokens=100))
+    thread.join()
+    (request,) = measured.requests
+    assert (request.outcome, request.completion_tokens, request.steps) == ("ok", 100, 100)
+    found = {reason.cause for reason in measured.void}
+    assert {"client_lag", "merged_reads"} & found
 
 
 SCRIPT = """

@@ -18,7 +18,7 @@ from tokgate.load.reader import Reader
 from tokgate.load.record import Record
 from tokgate.load.wire import Response, chunk_size
 
-EXAMPLES = int(os.environ.get("TOKGATE_FUZZ_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("TOKGATE_FUZZ_EXAMPLES", "100"))
 SAMPLES = sorted(Path(__file__).parent.glob("samples/*.sse"))
 
 
@@ -259,6 +259,7 @@ def test_interim_responses_and_other_framings() -> None:
         + kind
         + b"Content-Length: %d\r\n\r\n" % len(body): True,
         b"HTTP/1.0 200 OK\r\n" + kind + b"\r\n": False,
+        b"HTTP/1.1 200\r\n" + kind + b"\r\n": False,  # no reason phrase; found by fuzzing
         b"HTTP/1.1 200 OK\nContent-Type: text/event-stream\n\n": False,
     }
     for head, keep_alive in heads.items():

@@ -8,7 +8,8 @@ import time
 from collections import deque
 from typing import Any
 
-from tokgate.load.connection import CONTROL, Address, Stream
+from tokgate.load import clock
+from tokgate.load.connection import CONTROL, READ_SIZE, Address, Stream
 from tokgate.load.reader import Reader
 from tokgate.load.record import Record
 
@@ -17,6 +18,9 @@ BEAT_NS = 250_000_000
 BULK = 300_000  # finished events whose tails are kept: 80 MB
 SHRINK_STEP = 200  # events a pass: about 0.15 ms
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
+# Edge-triggered: the kernel need not look at each connection a second time after its read. An edge tells
+# of new bytes once, so a read that may have left some is followed by another.
+_WATCH = _IN | select.EPOLLET | select.EPOLLRDHUP
 _STDIN = 0
 
 
@@ -86,8 +90,8 @@ class Loop:
         """
         self._start_ns = start_ns
         take, buffers = self._reader.take, [self._reader.buffer]
-        poll, by_fd, clock = self._epoll.poll, self._by_fd, time.time_ns
-        self._sample_clock()
+        poll, by_fd, realtime = self._epoll.poll, self._by_fd, time.time_ns
+        self.clocks.append(clock.sample())
         next_tick = 0
         self._dispatch()
         while self._active or self._plan:
@@ -99,30 +103,34 @@ class Loop:
                     continue
                 if mask & _OUT:
                     self._writable(stream)
-                    if mask == _OUT or stream.recv is None:
+                    if mask == _OUT:
                         continue
-                try:
-                    size, control, _, _ = stream.recv(buffers, CONTROL)  # type: ignore[misc]
-                except BlockingIOError:
-                    continue
-                except OSError as error:
-                    self._closed(stream, error.strerror or str(error))
-                    continue
-                now = clock()
-                if not size:
-                    self._closed(stream, "")
-                elif stream.record is None:  # bytes that nobody asked for: the connection is out of step
-                    self._drop(stream)
-                elif take(stream, size, control, now):
-                    self._finish(stream)
-                    self._dispatch()
+                sock = stream.sock
+                while sock is not None and stream.sock is sock:
+                    try:
+                        size, control, _, _ = stream.recv(buffers, CONTROL)  # type: ignore[misc]
+                    except BlockingIOError:
+                        break
+                    except OSError as error:
+                        self._closed(stream, error.strerror or str(error))
+                        break
+                    now = realtime()
+                    if not size:
+                        self._closed(stream, "")
+                    elif stream.record is None:  # bytes that nobody asked for: the connection is out of step
+                        self._drop(stream)
+                    elif take(stream, size, control, now):
+                        self._finish(stream)
+                        self._dispatch()
+                    if mask == _IN and size < READ_SIZE:
+                        break  # that was all; with the end in sight (RDHUP) read on to it
             if time.monotonic_ns() >= next_tick:
                 next_tick = time.monotonic_ns() + TICK_NS
                 self._tick()
             self._dispatch()
             if self._bulk_events > BULK:
                 self._shrink()
-        self._sample_clock()
+        self.clocks.append(clock.sample())
 
     def _wait(self) -> float:
         """How long to wait for the next read, seconds; precise when a request is due soon."""
@@ -168,7 +176,7 @@ class Loop:
             self._closed(stream, str(error))
             return
         if not complete:
-            self._epoll.modify(stream.sock.fileno(), _IN | _OUT)  # type: ignore[union-attr]
+            self._epoll.modify(stream.sock.fileno(), _WATCH | _OUT)  # type: ignore[union-attr]
 
     def _open(self, stream: Stream) -> bool:
         try:
@@ -177,7 +185,7 @@ class Loop:
             self._closed(stream, str(error))
             return False
         self._by_fd[fd] = stream
-        self._epoll.register(fd, _IN | _OUT if stream.connecting else _IN)
+        self._epoll.register(fd, _WATCH | _OUT if stream.connecting else _WATCH)
         return True
 
     def _writable(self, stream: Stream) -> None:
@@ -191,7 +199,7 @@ class Loop:
             stream.connecting = False
         try:
             if stream.write():
-                self._epoll.modify(stream.sock.fileno(), _IN)
+                self._epoll.modify(stream.sock.fileno(), _WATCH)
         except OSError as error:
             self._closed(stream, str(error))
 
@@ -252,7 +260,7 @@ class Loop:
         """Deadlines, the clock sample of each second, the beat."""
         now = time.monotonic_ns()
         if now - self.clocks[-1][0] >= 1_000_000_000:
-            self._sample_clock()
+            self.clocks.append(clock.sample())
         if now >= self._next_beat_ns:
             self._next_beat_ns = now + BEAT_NS
             self.beat()
@@ -291,16 +299,6 @@ class Loop:
             self._bulk.popleft()
             self._bulk_events -= len(record.users)
             record.free()
-
-    def _sample_clock(self) -> None:
-        """Offset of the clocks, from the tightest of five readings."""
-        best = None
-        for _ in range(5):
-            before, real, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
-            if best is None or after - before < best[0]:
-                best = (after - before, (before + after) // 2, real)
-        assert best is not None
-        self.clocks.append((best[1], best[2] - best[1]))
 
     def beat(self) -> None:
         """Tell the client that this process lives, and how far it is."""

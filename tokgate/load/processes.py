@@ -18,6 +18,11 @@ from tokgate.errors import LoadFault
 # Interpreter start and stamping warm-up take 0.1 to 0.6 s; a starved machine gets much more.
 START_S = 60.0
 LEAD_S = 0.02
+# tokgate's folder comes last on the path: beside it may lie modules that are named like Python's own.
+_BOOT = (
+    "import sys; sys.path.append(sys.argv.pop(1)); "
+    "from tokgate.load.worker import main; raise SystemExit(main(sys.argv[1:]))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +39,15 @@ class Progress:
 class _Worker:
     def __init__(self, folder: Path, number: int) -> None:
         root = str(Path(tokgate.__file__).parent.parent)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": root,
-            "PYTHONSAFEPATH": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
         self.number = number
         self.errors = folder / f"stderr{number}.txt"
         with self.errors.open("wb") as errors:
             # A session of its own: Ctrl-C reaches the client alone, which then ends its workers.
             self.process = subprocess.Popen(
-                [sys.executable, "-S", "-m", "tokgate.load.worker", str(folder), str(number)],
+                [sys.executable, "-I", "-S", "-c", _BOOT, root, str(folder), str(number)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=environment,
                 start_new_session=True,
             )
         self.pending = b""

@@ -8,11 +8,13 @@ cut changes times, never facts.
 from __future__ import annotations
 
 from tokgate.load.connection import NO_MARK, READ_SIZE, Stream, is_cumulative, stamp_of
-from tokgate.load.record import MIDDLE, NO_STAMP, TAIL
+from tokgate.load.record import MIDDLE, NO_STAMP, TAIL, Record
+from tokgate.load.wire import chunk_size
 
 # Longer reads hold TAIL bytes of data behind any head.
 _LONG = TAIL + 16
 _NEVER = bytes(READ_SIZE + 1)  # longer than the buffer, so that it never begins with it
+_CR = 13
 Control = list[tuple[int, int, bytes]]
 
 
@@ -65,12 +67,57 @@ class Reader:
             record.stamps += control[0][2] if control else NO_STAMP  # type: ignore[union-attr]
             record.users.append(now)  # type: ignore[union-attr]
             if size >= _LONG:
-                record.tails += self._view[size - 4 - TAIL : size - 4]  # type: ignore[union-attr]
+                record.tails += self.buffer[size - 4 - TAIL : size - 4]  # type: ignore[union-attr]
             else:
-                data = bytes(self._view[self._find(b"{") : size - 4])
+                data = self.buffer[self._find(b"{") : size - 4]
                 record.tails += data[-TAIL:].rjust(TAIL)  # type: ignore[union-attr]
             return False
-        return self._parse(stream, bytes(self._view[:size]), control, now)
+        return self._take_rest(stream, size, control, now)
+
+    def _take_rest(self, stream: Stream, size: int, control: Control, now: int) -> bool:
+        """A read of another shape: several events, part of one, the first, the last, or no event at all."""
+        record, response, at, stamp = stream.record, stream.response, 0, stamp_of(control)
+        assert record is not None
+        while at < size:
+            if stream.aligned:
+                at = self._several(record, at, size, stamp, now)
+                if at == size:
+                    break
+            stop = min(size, at + response.ahead) if response.ahead else size
+            for payload in response.feed(bytes(self._view[at:stop])):
+                record.add(payload, stamp, now, self._keep_whole)
+                if self._keep_whole and len(record.users) == 2:
+                    self._keep_whole = not is_cumulative(record.whole[0], payload)
+            if response.finished:
+                return True
+            at = stop
+            stream.aligned = response.aligned and len(record.users) > 0 and not self._keep_whole
+        return False
+
+    def _several(self, record: Record, start: int, size: int, stamp: bytes, now: int) -> int:
+        """Keep the events in the middle that follow each other from ``start`` on; return where they end.
+
+        A client that was held up finds many in one read, and must not fall further behind by parsing them.
+        """
+        while True:
+            at = self._find(b"\n", start, start + 10) - 1
+            length = (
+                chunk_size(bytes(self._view[start:at])) if at > start and self.buffer[at] == _CR else None
+            )
+            end = at + 4 + (length or 0)
+            if (
+                not length
+                or end > size
+                or not self._starts(b"data: {", at + 2)
+                or not self._ends(b"}\n\n\r\n", at, end)
+                or self._find(b"\n", at + 2, end) != end - 4
+                or self._find(MIDDLE, at, end) < 0
+            ):
+                return start
+            record.stamps += stamp
+            record.users.append(now)
+            record.tails += self.buffer[max(at + 8, end - 4 - TAIL) : end - 4].rjust(TAIL)
+            start = end
 
     def _head(self, size: int) -> bytes:
         """How a read of ``size`` bytes begins that is one chunk with one event."""
@@ -88,14 +135,3 @@ class Reader:
         found = self._rfind(MIDDLE, 0, size)
         stream.mark = size - found if found >= 0 else NO_MARK
         return found >= 0
-
-    def _parse(self, stream: Stream, data: bytes, control: Control, now: int) -> bool:
-        record, response = stream.record, stream.response
-        assert record is not None
-        stamp = stamp_of(control)
-        for payload in response.feed(data):
-            record.add(payload, stamp, now, self._keep_whole)
-            if self._keep_whole and len(record.users) == 2:
-                self._keep_whole = not is_cumulative(record.whole[0], payload)
-        stream.aligned = response.aligned and len(record.users) > 0 and not self._keep_whole
-        return response.finished

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from array import array
 
-TAIL = 256
+TAIL = 192
 NO_STAMP = bytes(16)
 # An event that carries this is neither the last nor an error. Inside a JSON string the quote would be
 # escaped, so that text cannot imitate it.

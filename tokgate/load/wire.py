@@ -15,7 +15,7 @@ MAX_EVENT = 64 * 1024 * 1024
 MAX_BODY = 64 * 1024
 
 _HEAD, _SIZE, _DATA, _DATA_END, _TRAILER, _LENGTH, _TO_EOF, _COMPLETE, _BROKEN = range(9)
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: |\r?$)")
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?=[ \r\n])")
 _HEX = re.compile(rb"[0-9A-Fa-f]{1,8}")
 
 
@@ -82,6 +82,11 @@ class Response:
     def aligned(self) -> bool:
         """Between two chunks and between two events: the next read may be one whole event."""
         return self._state == _SIZE and self.events and not (self._head or self._line or self._data)
+
+    @property
+    def ahead(self) -> int:
+        """Bytes up to the end of the chunk that is being read, 0 when none is."""
+        return self._chunk_left + 2 if self._state == _DATA else 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take the bytes of one read.

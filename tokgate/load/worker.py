@@ -1,6 +1,6 @@
-"""The measuring worker's process: ``python -S -m tokgate.load.worker JOBFOLDER NUMBER``.
+"""The measuring worker's process.
 
-It is started by :mod:`tokgate.load.client`, which speaks with it over two pipes: the worker writes
+It is started by :mod:`tokgate.load.processes`, which speaks with it over two pipes: the worker writes
 ``ready``, ``beat DONE FAILED EVENTS`` and ``end`` lines; the client writes ``go START_NS`` and closes the
 pipe to abort. Standard library only, nothing else is imported into this process.
 """
@@ -23,7 +23,8 @@ from tokgate.load.loop import Aborted, Loop
 
 
 def main(arguments: list[str]) -> int:
-    """Run one worker; returns its exit code: 0 done, 3 aborted by the client."""
+    """Run one worker on ``[JOBFOLDER, NUMBER]``; returns its exit code: 0 done, 3 aborted by the client."""
+    _allow_files()
     folder, number = Path(arguments[0]), int(arguments[1])
     job = json.loads((folder / f"job{number}.json").read_text(encoding="utf-8"))
     if job["pin_cpus"]:
@@ -56,6 +57,12 @@ def main(arguments: list[str]) -> int:
     _write(folder / f"result{number}.bin", loop, job["keep_output_ids"], {"stamped": stamped, **usage})
     print("end", flush=True)
     return 0
+
+
+def _allow_files() -> None:
+    """An open loop may need a descriptor for each request in flight."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _usage() -> tuple[float, float | None]:
@@ -101,7 +108,3 @@ def _write(path: Path, loop: Loop, keep_output_ids: bool, usage: dict[str, Any])
         for record in loop.records:
             record.users.tofile(file)
         file.write(counts)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,125 @@
+"""Fuzz the client's parsers: ``python -m benchmarks.client_fuzz [--inputs 1000000] [--seed N]``.
+
+Each input is a damaged response cut at random places. What the worker keeps of it must equal what it keeps
+of the same bytes in one piece, and judging it must end in an outcome, never in an exception. Exits 1 with
+the input on the first difference. Hypothesis does the same in the tests, in small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import sys
+import time
+
+from tokgate.load.connection import Stream
+from tokgate.load.events import digest
+from tokgate.load.reader import Reader
+from tokgate.load.record import Record
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+WORDS = (
+    *(
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"\n\n",
+        b"data: ",
+        b"data:",
+        b"0\r\n\r\n",
+        b"data: [DONE]\n\n",
+        b"\x00",
+        b"\xff",
+    ),
+    *(
+        b'"finish_reason":null',
+        b'"completion_tokens":7',
+        b'{"error":{}}',
+        b"}\n\n\r\n",
+        b"ffffffff\r\n",
+        b": c\n",
+    ),
+)
+
+
+def chunk(payload: bytes) -> bytes:
+    """One HTTP chunk."""
+    return b"%x\r\n%s\r\n" % (len(payload), payload)
+
+
+def response(rng: random.Random) -> bytes:
+    """A response, most often damaged."""
+    body = []
+    for number in range(1, rng.randrange(2, 8)):
+        finish = {"type": "length"} if rng.random() < 0.2 else None
+        meta = {"finish_reason": finish, "prompt_tokens": 3, "completion_tokens": number, "cached_tokens": 0}
+        text = "é" * rng.choice((1, 3, 200)) if rng.random() < 0.9 else '"finish_reason":null'
+        event = {"text": text, "output_ids": list(range(number)), "meta_info": meta}
+        body.append(
+            b"data: " + json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+        )
+    body.append(b"data: [DONE]\n\n")
+    data = bytearray(HEAD + b"".join(map(chunk, body)) + b"0\r\n\r\n")
+    for _ in range(rng.choice((0, 0, 1, 1, 2, 4))):
+        at = rng.randrange(len(data) + 1)
+        kind = rng.random()
+        if kind < 0.4:
+            data[at:at] = rng.choice(WORDS)
+        elif kind < 0.7:
+            del data[at : at + rng.randrange(1, 30)]
+        else:
+            data[at : at + 1] = rng.randbytes(rng.randrange(1, 4))
+    return bytes(data)
+
+
+def kept(pieces: list[bytes], keep_output_ids: bool) -> tuple[object, ...]:
+    """What is left of a response that arrives in these reads, times apart."""
+    reader, stream, record = Reader(keep_output_ids), Stream(), Record(0, 3, 1)
+    stream.begin(record, memoryview(b""), 1)
+    for now, piece in enumerate(pieces, 1):
+        reader.buffer[: len(piece)] = piece
+        if reader.take(stream, len(piece), [], now):
+            break
+    else:
+        stream.response.eof()
+    facts = digest(record, keep_output_ids)
+    link = stream.response
+    return bytes(record.tails), facts, link.fault, link.status, link.finished, bytes(link.body)
+
+
+def cut(data: bytes, rng: random.Random) -> list[bytes]:
+    """The same bytes in pieces: behind what looks like a chunk's end, or anywhere."""
+    if rng.random() < 0.5:
+        parts = data.split(b"\n\n\r\n")
+        return [piece for piece in [*(part + b"\n\n\r\n" for part in parts[:-1]), parts[-1]] if piece]
+    places = sorted({0, len(data), *(rng.randrange(len(data) + 1) for _ in range(rng.randrange(1, 12)))})
+    return [data[a:b] for a, b in itertools.pairwise(places)]
+
+
+def main() -> int:
+    """Command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.client_fuzz", description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=None, help="default: the clock")
+    options = parser.parse_args()
+    seed = time.time_ns() if options.seed is None else options.seed
+    rng = random.Random(seed)
+    outcomes: dict[str, int] = {}
+    began = time.monotonic()
+    for number in range(options.inputs):
+        data, ids = response(rng), rng.random() < 0.2
+        whole, pieces = kept([data], ids), cut(data, rng)
+        if kept(pieces, ids) != whole:
+            print(f"seed {seed}, input {number}: the cuts change the result\n{pieces!r}")
+            return 1
+        outcome = whole[1].outcome  # type: ignore[attr-defined]
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+    counted = ", ".join(f"{name} {count}" for name, count in sorted(outcomes.items()))
+    print(f"{options.inputs} inputs, seed {seed}, {time.monotonic() - began:.0f} s: no difference; {counted}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
