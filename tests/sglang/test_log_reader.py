@@ -39,7 +39,7 @@ def one(raw: bytes) -> ev.Event:
     return found[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, len(MIXED)), max_size=12))
 def test_cut_anywhere_gives_the_same_events(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(MIXED)]
@@ -53,7 +53,7 @@ def test_cut_evenly_gives_the_same_events(size: int) -> None:
     assert events(*(raw[at : at + size] for at in range(0, len(raw), size))) == events(raw)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.binary(max_size=400), st.integers(0, 400))
 def test_any_bytes_are_survived_and_do_not_hide_what_follows(noise: bytes, cut: int) -> None:
     raw = noise.replace(b"[", b"(") + b"\n" + DECODE

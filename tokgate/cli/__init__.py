@@ -27,6 +27,10 @@ class Command:
 
 
 COMMANDS: Mapping[str, Command] = {
+    "breakeven": Command(
+        "tokgate.cli.breakeven", "whether speculation pays: break-even accept length, nearer lever"
+    ),
+    "explain": Command("tokgate.cli.explain", "what an SGLang log says: phases, captures, rates, faults"),
     "gate": Command("tokgate.cli.gate", "run the gate: pytest perf_tests, with tokgate's exit codes"),
     "accept": Command("tokgate.cli.accept", "record a run as stored baselines, with a reason"),
     "env": Command("tokgate.cli.env", "make and list the environments that engines run in"),

@@ -135,6 +135,14 @@ def graphs(info: ServerInfo) -> Graphs:
     off = arguments.get("disable_cuda_graph")
     if not isinstance(off, bool):
         return Graphs()
+    if "disable_decode_cuda_graph" in arguments:
+        # A log of 0.5.14 or later prints the single switches before they are folded into the config.
+        return Graphs(
+            decode="disabled" if off or arguments["disable_decode_cuda_graph"] else "full",
+            decode_max_bs=as_int(arguments.get("cuda_graph_max_bs_decode")),
+            decode_bs=as_counts(arguments.get("cuda_graph_bs_decode")),
+            prefill="disabled" if off or arguments.get("disable_prefill_cuda_graph") else "default",
+        )
     if "disable_piecewise_cuda_graph" in arguments:
         piecewise = not arguments["disable_piecewise_cuda_graph"]
     else:
@@ -165,7 +173,7 @@ def resolved(server_info: object) -> dict[str, Any]:
         "cuda_graph_decode_max_bs": graph.decode_max_bs,
         "cuda_graph_decode_bs": list(graph.decode_bs) if graph.decode_bs is not None else None,
         "cuda_graph_prefill": graph.prefill,
-        "effective_max_running_requests": info.max_running_requests,
+        "effective_max_running_requests": info.max_running_requests if info.states else None,
     }
     return found | {name: value for name, value in more.items() if value is not None}
 

@@ -19,6 +19,7 @@ from tokgate.sglang.log_words import classify
 from tokgate.sglang.traceback_block import TRACEBACK, TracebackBlock
 
 _CACHE_SIZE = 4096
+_UNKNOWN = ("unknown", None)
 
 _FIRST_WORDS: Mapping[bytes, grammar.Parser] = {
     b"Decode": grammar.decode,
@@ -85,6 +86,17 @@ class LogReader:
         for part in self._cutter.close():
             self._part(part, cut)
         events += [event for event in cut if not isinstance(event, ev.DecodeBatch | ev.PrefillBatch)]
+        self._end_block(events)
+        return events
+
+    @property
+    def at_line_start(self) -> bool:
+        """Whether no line is unfinished."""
+        return self._cutter.empty
+
+    def end_traceback(self) -> list[Event]:
+        """End a traceback that is open: something stood between it and what follows."""
+        events: list[Event] = []
         self._end_block(events)
         return events
 
@@ -170,13 +182,12 @@ class LogReader:
 
     def _verdict(self, message: bytes) -> tuple[str, str | None] | None:
         """What a message is, remembered: warnings come in thousands of equal lines."""
-        try:
-            return self._verdicts[message]
-        except KeyError:
+        verdict = self._verdicts.get(message, _UNKNOWN)
+        if verdict is _UNKNOWN:
             verdict = classify(message)
-            if len(self._verdicts) < _CACHE_SIZE and len(message) < 512:
+            if verdict is not None and len(self._verdicts) < _CACHE_SIZE and len(message) < 512:
                 self._verdicts[message] = verdict
-            return verdict
+        return verdict
 
     def _raw(self, part: bytes, events: list[Event]) -> None:
         """Text without a header: a traceback's next line, a progress bar, a warning, a crash."""

@@ -275,6 +275,9 @@ def _literal_fields(printed: str) -> Mapping[str, Any]:
 
 
 def _literal(node: ast.expr) -> object:
+    if isinstance(node, ast.Call) and node.keywords and not node.args:
+        # A nested record, as `CudaGraphConfig(decode=PhaseConfig(backend='full', ...), ...)`.
+        return {word.arg: _literal(word.value) for word in node.keywords if word.arg}
     try:
         value: object = ast.literal_eval(node)
     except (ValueError, TypeError):

@@ -27,6 +27,11 @@ class LineCutter:
         self._head: bytes | None = b""
         self._decoder: codecs.IncrementalDecoder | None = None
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits for its newline."""
+        return not self._pending and not self._head
+
     def feed(self, data: bytes) -> list[bytes]:
         """Lines that ``data`` completes."""
         data = self._normal(data)

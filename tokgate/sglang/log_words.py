@@ -79,11 +79,31 @@ HINTS: tuple[tuple[str | None, re.Pattern[bytes]], ...] = tuple(
 SUSPECT = re.compile(rb"\berror\b|exception|traceback|\bfailed\b|\bfatal\b|out of memory|segfault", re.I)
 
 
+# Every pattern above needs one of these (lower case): most lines have none and are done with at once.
+KEYWORDS = (
+    *(b"error", b"exception", b"traceback", b"fail", b"fatal", b"memory", b"segfault", b"warning"),
+    *(b"sigquit", b"sigterm", b"crash", b"terminate", b"exiting", b"deprecat", b"supported", b"template"),
+    *(b"rlimit", b"openaiserving", b"package walk", b"flashinfer", b"tilelang", b"custom", b"token id"),
+    *(b"architecture", b"disconnected", b"should dump", b"process", b"leaked", b"ignored", b"diagnostics"),
+    *(b" reset ", b"adjusted", b"set to", b" graph", b"overlap", b"spec v2", b"overrid", b"mixed chunk"),
+    *(b"backend", b"forced", b"changed", b"explicitly", b"chunked"),
+)
+_KEYWORD = re.compile(b"|".join(map(re.escape, KEYWORDS)))
+_READ_BYTES = 2048
+
+
 def classify(message: bytes) -> tuple[str, str | None] | None:
     """What a message is: ``fatal``, ``shutdown``, ``benign``, ``hint`` or ``suspect``, and a detail.
 
-    The detail is the reason of a benign line and the argument of a hint. ``None``: of no interest.
+    The detail is the reason of a benign line and the argument of a hint. ``None``: of no interest. Only
+    the first two kilobytes are read.
     """
+    head = message[:_READ_BYTES]
+    return judge(head) if _KEYWORD.search(head.lower()) else None
+
+
+def judge(message: bytes) -> tuple[str, str | None] | None:
+    """As :func:`classify`, by every pattern in turn."""
     if FATAL.search(message):
         return "fatal", None
     if SHUTDOWN.search(message):

@@ -1,0 +1,55 @@
+"""``tokgate breakeven`` as printed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tokgate.cli import run
+
+FOUNDING = ["breakeven", "--baseline-tok-s", "82", "--cycle-ms", "30", "--accept-length", "2.0"]
+
+
+def test_three_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(FOUNDING) == 0
+    assert capsys.readouterr().out == (
+        "NET_LOSS 66.7 tok/s predicted vs 82 without speculation, 0.81x (-18.7 %)\n"
+        "  break-even accept length 2.46 = cycle 30 ms x 82 tok/s; accept length 2\n"
+        "  predicted 66.7 tok/s = 2 tokens / 30 ms\n"
+        "  to win: accept length above 2.46 (+0.46) at a cycle of 30.0 ms, "
+        "or a cycle below 24.4 ms (-5.6 ms) at an accept length of 2\n"
+        "  nearer lever: not judged, the greatest accept length is not known (--draft-steps)\n"
+    )
+
+
+def test_with_a_measured_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*FOUNDING, "--measured-tok-s", "60.5"]) == 0
+    out = capsys.readouterr().out
+    assert "3.1 ms a cycle (9 %) lie outside the profiled cycle" in out
+    assert "or the true accept length is 1.8" in out
+    assert "accept length above 2.71" in out
+
+
+def test_a_gain_names_no_lever(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*FOUNDING[:-1], "3.0"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("NET_GAIN 100.0 tok/s predicted vs 82 without speculation, 1.22x (+22.0 %)")
+    assert "to win" not in out
+
+
+def test_json_and_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*FOUNDING, "--draft-steps", "3", "--draft-ms", "0.3", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["nearer"] == "accept length"
+    assert record["best_steps"] == 6
+    assert len(record["curve"]) == 8
+
+
+def test_bad_figures_are_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*FOUNDING[:-1], "0.5"]) == 2
+    assert capsys.readouterr().err == (
+        "tokgate breakeven: accept length 0.5: a verify pass gives one token at least\n"
+    )
+    assert run([*FOUNDING, "--draft-ms", "3"]) == 2
+    assert run([*FOUNDING, "--draft-steps", "3", "--draft-ms", "30"]) == 2

@@ -1,0 +1,186 @@
+"""Explained logs: every sample's golden text, the founding notes' own lines, planted faults with controls."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tokgate.cli import run
+from tokgate.report.explain_compare import compare
+from tokgate.report.explain_ranks import missing_ranks, odd_ranks
+from tokgate.report.explain_text import headline, text
+
+
+def _helper() -> ModuleType:
+    """The sibling module, which importlib mode does not put on the path."""
+    spec = importlib.util.spec_from_file_location("explained", Path(__file__).with_name("explained.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["explained"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+EXPLAINED = _helper()
+GOLDENS = sorted(path.name for path in EXPLAINED.GOLDEN.glob("*.txt"))
+
+
+@pytest.fixture(scope="module")
+def golden_texts() -> dict[str, str]:
+    found: dict[str, str] = EXPLAINED.golden_texts()
+    return found
+
+
+def test_no_golden_is_orphaned_or_missing(golden_texts: dict[str, str]) -> None:
+    assert sorted(golden_texts) == GOLDENS
+    assert len(GOLDENS) == 17
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_golden(name: str, golden_texts: dict[str, str]) -> None:
+    assert golden_texts[name] == (EXPLAINED.GOLDEN / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("0.5.15.post1/died-after-capture-missing-module.log", "EXITED after capture:draft-decode@TP0: Mod"),
+        ("0.5.15.post1/baseline-many-ignored-import-errors.log", "READY after 102 s; 899.1 tok/s at 1 run"),
+        ("0.5.15.post1/eagle-flag-with-eagle3-draft.log", "READY after 42 s; 329.9 tok/s at 1 running; acc"),
+        ("0.5.15.post1/eagle3-graphs-with-suspend.log", "READY after 96 s; 963.9 tok/s at 1 running; accep"),
+    ],
+)
+def test_line_1_alone_suffices(name: str, start: str) -> None:
+    line = headline(EXPLAINED.explained(name))
+    assert line.startswith(f"{name}: {start}")
+
+
+def test_accept_length_one_is_misconfigured_and_2_5_is_not() -> None:
+    wrong = headline(EXPLAINED.explained("0.5.15.post1/eagle-flag-with-eagle3-draft.log"))
+    assert "MISCONFIGURED: the draft's tokens are never accepted" in wrong
+    right = EXPLAINED.explained("0.5.15.post1/eagle3-accept-2.5.log")
+    assert "MISCONFIGURED" not in headline(right)
+    assert right.accept_length == pytest.approx(2.5, abs=0.05)
+
+
+# Founding notes, rows 7, 8 and 12.
+BEGIN = (
+    "[2026-01-10 10:00:{rank:02} TP{rank}] Capture cuda graph begin. This can take long. avail mem=9.00 GB\n"
+)
+END = (
+    "[2026-01-10 10:01:{rank:02} TP{rank}] Capture draft extend cuda graph end. "
+    "Time elapsed: {seconds:.2f} s. mem usage=0.49 GB. avail mem=6.98 GB.\n"
+)
+
+
+def test_row_7_coverage_of_every_rank() -> None:
+    some = EXPLAINED.explained_bytes("".join(BEGIN.format(rank=rank) for rank in range(1, 8)).encode())
+    assert [capture.rank for capture in some.captures] == [f"TP{rank}" for rank in range(1, 8)]
+    assert not any(capture.ended for capture in some.captures)
+    assert "NOT READY, last seen in capture:target-decode@TP1, a capture has not ended" in headline(some)
+    arguments = "[2026-01-10 10:00:00] server_args=ServerArgs(tp_size=8, speculative_algorithm='EAGLE3')\n"
+    lines = arguments + "".join(BEGIN.format(rank=rank) for rank in range(1, 8))
+    known = EXPLAINED.explained_bytes(lines.encode())
+    assert missing_ranks(known) == {"target-verify": ["TP0"]}
+    assert "no target-verify capture of TP0 in this log" in text(known)
+    whole = EXPLAINED.explained_bytes((lines + BEGIN.format(rank=0)).encode())
+    assert missing_ranks(whole) == {}
+
+
+def test_row_8_ranks_tabulated_and_an_odd_one_flagged() -> None:
+    seconds = {4: 1.42, 5: 1.41, 6: 1.40, 7: 1.41}
+    even = EXPLAINED.explained_bytes(
+        "".join(END.format(rank=rank, seconds=took) for rank, took in seconds.items()).encode()
+    )
+    assert [(c.rank, c.seconds, c.used_gb, c.available_gb) for c in even.captures] == [
+        (f"TP{rank}", took, 0.49, 6.98) for rank, took in seconds.items()
+    ]
+    assert odd_ranks(even.captures) == []
+    assert "odd rank" not in text(even)
+    seconds[6] = 4.8
+    odd = EXPLAINED.explained_bytes(
+        "".join(END.format(rank=rank, seconds=took) for rank, took in seconds.items()).encode()
+    )
+    assert [(item.rank, item.kind) for item in odd_ranks(odd.captures)] == [("TP6", "draft-extend")]
+    assert "odd rank   TP6 draft-extend: 4.80 s, median 1.42 s" in text(odd)
+
+
+def test_a_rank_whose_capture_does_not_end_is_odd() -> None:
+    done = (
+        "[2026-01-10 10:02:00 TP{rank}] Capture cuda graph end. Time elapsed: 3.0 s. "
+        "mem usage=0.1 GB. avail mem=1 GB.\n"
+    )
+    raw = "".join(BEGIN.format(rank=rank) for rank in range(4))
+    raw += "".join(done.format(rank=rank) for rank in (0, 1, 3))
+    record = EXPLAINED.explained_bytes(raw.encode())
+    assert [(item.rank, item.what) for item in odd_ranks(record.captures)] == [
+        ("TP2", "did not end, others did")
+    ]
+
+
+def test_row_12_ready_line_and_a_false_alarm() -> None:
+    record = EXPLAINED.explained_bytes(
+        b"[2026-01-10 10:00:00] Ignore import error when loading sglang.srt.models.x: No module named 'x'\n"
+        b"[2026-01-10 10:05:00] The server is fired up and ready to roll!\n"
+    )
+    assert headline(record) == "server.log: READY after 300 s"
+    assert record.benign == {"model file that is not served": 1}
+
+
+def test_no_log_at_all_is_said() -> None:
+    assert "NO SGLANG LOG" in headline(EXPLAINED.explained_bytes(b"hello\nworld\n"))
+    assert "NO SGLANG LOG" in headline(EXPLAINED.explained_bytes(b""))
+
+
+def test_graphs_captured_and_not_replayed_is_said() -> None:
+    raw = (EXPLAINED.SAMPLES / "0.5.15.post1/baseline-graphs.log").read_bytes()
+    assert "captured, yet" not in text(EXPLAINED.explained_bytes(raw))
+    planted = raw.replace(b"cuda graph: True, gen", b"cuda graph: False, gen")
+    assert "captured, yet 11 lines ran without" in text(EXPLAINED.explained_bytes(planted))
+
+
+def test_a_hard_watchdog_is_a_hang_a_soft_one_is_not() -> None:
+    raw = (EXPLAINED.SAMPLES / "0.5.15.post1/eagle3-eager.log").read_bytes()
+    line = b"[2026-11-29 12:30:00] Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=%s)\n"
+    assert "HANG after it was ready" in headline(EXPLAINED.explained_bytes(raw + line % b"False"))
+    soft = EXPLAINED.explained_bytes(raw + line % b"True")
+    assert "READY" in headline(soft)
+    assert "soft, reports only" in text(soft)
+
+
+def test_break_even_of_two_logs_either_way_round() -> None:
+    base = EXPLAINED.explained("0.5.13.post1/baseline-graphs.log")
+    eagle = EXPLAINED.explained("0.5.13.post1/eagle3-graphs.log")
+    forth, back = compare(base, eagle), compare(eagle, base)
+    assert forth.break_even is not None and forth.break_even == back.break_even
+    assert (forth.judged, back.judged) == ("B", "A")
+    assert not forth.break_even.wins
+    assert compare(base, base).break_even is None
+
+
+def test_command_text_json_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [str(EXPLAINED.SAMPLES / name) for name in EXPLAINED.PAIRS[0]]
+    page = tmp_path / "page.html"
+    assert run(["explain", *logs, "--html", str(page)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("baseline-graphs.log: READY") and "break-even of B" in out
+    html = page.read_text()
+    assert html.count("<svg") == 2 and "NET_LOSS" in html and "<script" not in html
+    assert run(["explain", *logs, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert [log["ready"] for log in record["logs"]] == [True, True]
+    assert record["comparisons"][0]["break_even"]["wins"] is False
+    assert record["logs"][1]["captures"][1]["used_gb"] == -0.04
+
+
+def test_command_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", str(tmp_path / "nothing.log")]) == 2
+    assert "cannot read log" in capsys.readouterr().err
+    log = str(EXPLAINED.SAMPLES / EXPLAINED.LOGS[0])
+    assert run(["explain", log, "--html", str(tmp_path / "no" / "page.html")]) == 3
+    assert "cannot write" in capsys.readouterr().err
