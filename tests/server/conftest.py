@@ -1,7 +1,10 @@
-"""Launches of fake servers, and the check that nothing of a launch is left."""
+"""Launches of the fake server and of the emulated engine, golden messages, and the check that nothing of
+a launch is left."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,16 +12,20 @@ from typing import Any
 
 import pytest
 
-from tokgate.config.engine import Engine
+from tokgate.config.engine import Engine, emulated_engine
 from tokgate.config.gate import PhaseFloors
-from tokgate.config.profiles import Profile
-from tokgate.host import marker, ports
+from tokgate.config.profiles import Profile, Speculation
+from tokgate.errors import TokgateError
+from tokgate.host import marker, ports, proc
 from tokgate.server.launch import LaunchSpec
+from tokgate.sglang.flags import server_arguments
 
 FAKE = Path(__file__).with_name("fake_server.py")
+MESSAGES = Path(__file__).parents[1] / "messages" / "server"
+# Short enough for a quick suite, long enough for a healthy start on a busy machine.
 FLOOR_S = 1.5
 FLOORS = PhaseFloors(
-    spawn_s=FLOOR_S * 2,
+    spawn_s=20,
     imports_s=FLOOR_S,
     weights_s=FLOOR_S,
     kv_cache_s=FLOOR_S,
@@ -30,40 +37,133 @@ FLOORS = PhaseFloors(
 SpecMaker = Callable[..., LaunchSpec]
 
 
+def _spec(folder: Path, changes: dict[str, Any]) -> LaunchSpec:
+    values: dict[str, Any] = {
+        "profile": Profile(name="baseline"),
+        "engine": Engine(name="fake", kind="emulated", version="0.5.15.post1"),
+        "host": "127.0.0.1",
+        "env": {"NCCL_PROTO": "LL"},
+        "log_path": folder / "logs" / f"{changes['port']}.log",
+        "forensics_dir": folder / "forensics",
+        "deadlines": FLOORS,
+        "teardown_s": 2.0,
+    }
+    return LaunchSpec(**{**values, **changes})
+
+
 @pytest.fixture
 def fake_spec(tmp_path: Path) -> SpecMaker:
-    """Makes a launch of the fake server; words are its options, ``spec`` changes the LaunchSpec."""
+    """Makes a launch of the fake server; words are its options, ``changes`` those of the LaunchSpec."""
 
-    def make(spec: dict[str, Any] | None = None, **options: str) -> LaunchSpec:
+    def make(changes: dict[str, Any] | None = None, **options: str) -> LaunchSpec:
         port = ports.free_port()
         words = [f"{key}={value}" for key, value in options.items()]
-        values: dict[str, Any] = {
-            "profile": Profile(name="baseline"),
-            "engine": Engine(name="fake", kind="emulated", version="0.5.15.post1"),
-            "argv": (sys.executable, "-S", str(FAKE), str(port), *words),
-            "env": {"NCCL_PROTO": "LL"},
-            "host": "127.0.0.1",
-            "port": port,
-            "log_path": tmp_path / "logs" / "baseline.log",
-            "forensics_dir": tmp_path / "forensics",
-            "deadlines": FLOORS,
-            "teardown_s": 2.0,
-        }
-        return LaunchSpec(**{**values, **(spec or {})})
+        argv = (sys.executable, "-S", str(FAKE), str(port), *words)
+        return _spec(tmp_path, {"port": port, "argv": argv, **(changes or {})})
 
     return make
 
 
+@pytest.fixture
+def emulated_spec(tmp_path: Path) -> SpecMaker:
+    """Makes a launch of the emulated engine with EAGLE-3, ``tp`` ranks and the given faults."""
+
+    def make(*faults: str, tp: int = 1, **changes: Any) -> LaunchSpec:
+        engine, port = emulated_engine(), ports.free_port()
+        profile = Profile(
+            name="eagle3-graphs",
+            tp=tp,
+            attention_backend="triton",
+            speculation=Speculation(steps=3, topk=1, draft_tokens=4),
+        )
+        arguments = server_arguments(
+            profile,
+            version=engine.version,
+            kind="emulated",
+            target="emulated",
+            draft="emulated-draft",
+            host="127.0.0.1",
+            port=port,
+        )
+        argv = [engine.python, *engine.launcher, *arguments.argv, "--scenario", "founding"]
+        for fault in faults:
+            argv += ["--fault", fault]
+        return _spec(
+            tmp_path,
+            {
+                "profile": profile,
+                "engine": engine,
+                "port": port,
+                "argv": tuple(argv),
+                "env": arguments.env,
+                **changes,
+            },
+        )
+
+    return make
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Callable[[str, TokgateError], None]:
+    """Compares an error's message with the recorded one, figures and paths normalised.
+
+    ``TOKGATE_RECORD_MESSAGES=1`` records instead (and fails, so that it never passes by accident).
+    """
+
+    def compare(name: str, error: TokgateError) -> None:
+        kind = type(error).__name__
+        text = _normal(f"{kind}: {error}", tmp_path) + "\n"
+        files = [_normal(path.name, tmp_path) for path in getattr(error, "files", ())]
+        text += "".join(f"file: {name}\n" for name in files)
+        path = MESSAGES / f"{name}.txt"
+        if os.environ.get("TOKGATE_RECORD_MESSAGES") == "1":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            pytest.fail(f"recorded {path.name}:\n{text}")
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare
+
+
+_NORMAL: tuple[tuple[str, str], ...] = (
+    (r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d( TP\d)?\]", "[TIME]"),
+    (r"^before it: .*", "before it: PHASES"),
+    (r"(stack of .*?|other ranks): .*", r"\1: FRAMES"),
+    (r": (sleeping|running|in uninterruptible sleep)(, \d+ MiB resident)", r": STATE\2"),
+    (r'File ".*?([^/"]+)", line \d+', r'File "\1", line N'),
+    (r"\.\.\. \d+ lines \.\.\.", "... N lines ..."),
+    (r"avail mem=[\d.]+|avail_mem=[\d.]+", "avail_mem=N"),
+    (r"\d+%\|[^|]*\| .*", "PROGRESS"),
+    (r"127\.0\.0\.1:\d+", "ADDRESS"),
+    (r"input throughput \(token/s\): [\d.]+", "input throughput (token/s): N"),
+    (r"\b(pid|process|of) \d+", r"\1 PID"),
+    (r"port \d+", "port PORT"),
+    (r"\b\d+ MiB resident", "N MiB resident"),
+    (r"after [\d.]+ s\b", "after N s"),
+    (r"progress for [\d.]+ s\b", "progress for N s"),
+    (r"-[0-9a-f]{8}-", "-MARK-"),
+    (r"rid='[0-9a-f]+'", "rid=RID"),
+    (r"\b\d+\.log", "PORT.log"),
+    (r"\(python[\d.]*\)|\bpython[\d.]*:", "PYTHON"),
+)
+
+
+def _normal(text: str, folder: Path) -> str:
+    text = text.replace(str(folder), "TMP").replace(sys.executable, "PYTHON")
+    for pattern, word in _NORMAL:
+        text = re.sub(pattern, word, text, flags=re.MULTILINE)
+    return text
+
+
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """After each test no process of any launch made by this one lives."""
+    """After each test no process of any launch made by this process lives."""
     yield
-    owner = marker.owner_token()
-    left = [
-        item.process
+    owner = f"{marker.OWNER}={marker.owner_token()}".encode()
+    left = {
+        item.process: proc.title(item.process)
         for item in marker.find_all()
-        if f"{marker.OWNER}={owner}".encode() in marker.proc.environment_bytes(item.process.pid)
-    ]
-    for process in left:
-        marker.kill("", [process])
+        if owner in proc.environment_bytes(item.process.pid)
+    }
+    marker.kill("", left)
     assert not left, f"still running: {left}"

@@ -33,6 +33,12 @@ def misbehave(moment: str) -> None:
     elif action == "spin":
         while True:
             pass
+    elif action == "trickle":
+        for number in range(20):
+            print(f"\rLoading shards: {number}/20", end="", flush=True)
+            time.sleep(0.1)
+    elif action == "sleep":
+        time.sleep(0.5)
     elif action == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif action == "raise":
@@ -44,6 +50,7 @@ def misbehave(moment: str) -> None:
     elif action == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif action == "no-space":
+        print('Traceback (most recent call last):\n  File "log.py", line 7, in emit', flush=True)
         print("OSError: [Errno 28] No space left on device", flush=True)
         sys.exit(1)
     elif action == "detach":

@@ -36,6 +36,8 @@ COMMANDS: Mapping[str, Command] = {
     "env": Command("tokgate.cli.env", "make and list the environments that engines run in"),
     "model": Command("tokgate.cli.model", "make, verify and question synthetic target + draft pairs"),
     "parity": Command("tokgate.cli.parity", "replay a parity case against two running servers"),
+    "doctor": Command("tokgate.cli.doctor", "examine the host: is it fit to measure on, what mends it"),
+    "reap": Command("tokgate.cli.reap", "end what a killed tokgate left running"),
     "serve": Command("tokgate.cli.serve", "run the emulated engine by hand"),
 }
 

@@ -51,7 +51,7 @@ def serve(
     launch_seed: Annotated[int | None, typer.Option(help="draws launch effect and run scatter")] = None,
     quiet: Annotated[bool, typer.Option(help="do not show the server's log")] = False,
 ) -> None:
-    """Run the emulated engine: prints its URL, Ctrl-C stops it. Further options go to it as SGLang's flags."""
+    """Run the emulated engine: prints its URL, Ctrl-C stops it. Other options go to it, as SGLang's flags."""
     if profile not in PROFILES:
         raise UsageFault(f"no profile '{profile}' here; known: {', '.join(PROFILES)}")
     command = [sys.executable, "-m", "tokgate.emulator", "--model-path", "emulated-target"]

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tokgate.emulator import faults, flags, server_args
+from tokgate.emulator import faults, flags, prepared, server_args
+from tokgate.emulator.server_args import condition_of
 from tokgate.emulator.version import DEFAULT_VERSION, release_of
 from tokgate.errors import UsageFault
 
@@ -60,18 +61,24 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
         args = server_args.resolve(values, own.emulated_version)
     except flags.FlagFault as error:
         raise UsageFault(str(error)) from error
-    # pydantic and YAML come in here, and go with the exec that follows.
-    from tokgate.emulator.scenario import Scenario, condition_of
-
-    scenario = Scenario(own.scenario, own.scenario_override)
     return {
         "args": args,
-        "plan": scenario.plan(condition_of(args)),
+        "plan": _plan(own.scenario, own.scenario_override, condition_of(args)),
         "faults": specs,
         "version": own.emulated_version,
         "launch_seed": own.launch_seed,
         "notices": notices,
     }
+
+
+def _plan(scenario: str, overrides: list[str], condition: str) -> dict[str, Any]:
+    """From the prepared store where that is enough; else pydantic and YAML come in, and go with the exec."""
+    plan = None if overrides else prepared.plan_of(scenario, condition)
+    if plan is None:
+        from tokgate.emulator.scenario import Scenario
+
+        plan = Scenario(scenario, overrides).plan(condition)
+    return plan
 
 
 def print_fault(error: UsageFault) -> int:

@@ -28,6 +28,7 @@ class Flag:
         default: as `/server_info` shows it when the flag is not given.
         since, until: first and last patch release of 0.5 that knows it.
         deprecated: releases in which using it prints a notice, and the replacement named there.
+        attribute: name in ServerArgs, where it is not the flag's own.
     """
 
     name: str
@@ -36,11 +37,12 @@ class Flag:
     since: int = 0
     until: int = 10**6
     deprecated: tuple[int, int, str] | None = None
+    attribute: str = ""
 
     @property
     def key(self) -> str:
         """Attribute name in SGLang's ServerArgs."""
-        return self.name.replace("-", "_")
+        return self.attribute or self.name.replace("-", "_")
 
 
 def _switch(name: str, **limits: Any) -> Flag:
@@ -93,7 +95,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("sampling-backend", "str", "flashinfer"),
     Flag("grammar-backend", "str", "xgrammar"),
     Flag("moe-runner-backend", "str", "auto"),
-    Flag("fp8-gemm-backend", "str", "auto"),
+    Flag("fp8-gemm-backend", "str", "auto", attribute="fp8_gemm_runner_backend"),
     Flag("speculative-algorithm", "str"),
     Flag("speculative-draft-model-path", "str"),
     Flag("speculative-draft-model-revision", "str"),
@@ -125,7 +127,7 @@ FLAGS: tuple[Flag, ...] = (
     _switch("disable-radix-cache"),
     _switch("disable-overlap-schedule"),
     _switch("disable-custom-all-reduce"),
-    _switch("disable-flashinfer-autotune", since=10),
+    _switch("disable-flashinfer-autotune"),
     _switch("enable-mixed-chunk"),
     _switch("enable-metrics"),
     _switch("enable-torch-compile"),

@@ -52,7 +52,11 @@ class Lifecycle:
         if "teardown-hang" in settings.faults:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Before the first child exists: one that dies at once must be noticed.
+        signal.signal(signal.SIGQUIT, lambda number, frame: self._on_sigquit())
         scheduler, detokenizer = self._fork_children()
+        signal.signal(signal.SIGCHLD, lambda number, frame: self._reap())
+        self._reap()
         return self._serve(scheduler, detokenizer)
 
     def _announce(self) -> None:
@@ -84,6 +88,7 @@ class Lifecycle:
         out, detokenizer = pair()
         text, listener = pair()
         links = [pair() for _ in range(settings.ranks - 1)]
+        stubborn = "teardown-hang" in settings.faults
         everything = [
             front,
             scheduler,
@@ -115,10 +120,11 @@ class Lifecycle:
                 keep(links[rank - 1][1])
                 return run_follower(settings, rank, links[rank - 1][1])
 
-            pid = processes.fork(scheduler_title(settings, rank), follower_body if rank else leader_body)
+            body = follower_body if rank else leader_body
+            pid = processes.fork(scheduler_title(settings, rank), body, stubborn=stubborn)
             self._schedulers[pid] = rank
             self._children[pid] = f"scheduler_{rank}"
-        pid = processes.fork(DETOKENIZER_TITLE, detokenizer_body)
+        pid = processes.fork(DETOKENIZER_TITLE, detokenizer_body, stubborn=stubborn)
         self._children[pid] = "detokenizer"
         keep(front, listener)
         return front, listener
@@ -141,10 +147,7 @@ class Lifecycle:
             end.setblocking(False)
         signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
         loop.watch(wake_read, selectors.EVENT_READ, lambda mask: _drain(wake_read))
-        signal.signal(signal.SIGCHLD, lambda number, frame: self._reap())
-        signal.signal(signal.SIGQUIT, lambda number, frame: self._on_sigquit())
         front.on_ready = self._open
-        self._reap()
         loop.run()
         return 0
 

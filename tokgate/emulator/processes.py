@@ -35,8 +35,13 @@ def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def fork(title: str, body: Callable[[], int]) -> int:
+def fork(title: str, body: Callable[[], int], *, stubborn: bool = False) -> int:
     """Fork a child that dies with its parent, runs ``body`` and exits with its result.
+
+    Args:
+        title: shown in ``ps``.
+        body: its result is the exit code.
+        stubborn: the child ignores SIGTERM.
 
     Returns:
         The child's process id, in the parent.
@@ -53,7 +58,7 @@ def fork(title: str, body: Callable[[], int]) -> int:
         set_title(title)
         # The parent's handlers mean nothing here; Ctrl-C reaches the parent, which ends its children.
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if stubborn else signal.SIG_DFL)
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = body()

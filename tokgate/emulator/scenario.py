@@ -209,14 +209,6 @@ class Scenario:
         }
 
 
-def condition_of(args: dict[str, Any]) -> str:
-    """Which condition resolved server arguments ask for."""
-    if args["speculative_algorithm"] is None:
-        return "baseline" if args["emulated_decode_graphs"] else "baseline_eager"
-    name = "eagle3" if args["emulated_decode_graphs"] else "eagle3_eager"
-    return f"{name}_attention_decode" if args["speculative_attention_mode"] == "decode" else name
-
-
 def _apply(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")

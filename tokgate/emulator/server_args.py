@@ -146,6 +146,9 @@ def _graphs(args: dict[str, Any], patch: int, speculative: bool) -> None:
     if patch < 14:
         args["cuda_graph_max_bs"], args["cuda_graph_bs"] = max_bs, sizes
         return
+    # From here on these are aliases on the command line, no attributes of their own.
+    for old in ("cuda_graph_max_bs", "cuda_graph_bs", "disable_piecewise_cuda_graph"):
+        args.pop(old, None)
     args["cuda_graph_max_bs_decode"] = max_bs
     args["cuda_graph_config"] = {
         "decode": {
@@ -167,6 +170,14 @@ def _graphs(args: dict[str, Any], patch: int, speculative: bool) -> None:
             "full_prefill_max_req": None,
         },
     }
+
+
+def condition_of(args: dict[str, Any]) -> str:
+    """Which condition resolved server arguments ask for."""
+    if args["speculative_algorithm"] is None:
+        return "baseline" if args["emulated_decode_graphs"] else "baseline_eager"
+    name = "eagle3" if args["emulated_decode_graphs"] else "eagle3_eager"
+    return f"{name}_attention_decode" if args["speculative_attention_mode"] == "decode" else name
 
 
 def kv_tokens(args: dict[str, Any]) -> int:

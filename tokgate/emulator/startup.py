@@ -14,6 +14,8 @@ FREE_GB = 139.09
 TARGET_GB = 2.07
 DRAFT_GB = 0.41
 LOADER = "Multi-thread loading shards: "
+# Recorded of 0.5.15 (old) and 0.5.23 (new); where between them it changed is not known.
+NEW_INIT_WORDING = 20
 DRAFT_LOG_ALL_RANKS_UNTIL = 11
 
 
@@ -89,10 +91,23 @@ class Startup:
 
     def _distributed(self, used_gb: float) -> None:
         began = time.monotonic()
+        if self._settings.patch >= NEW_INIT_WORDING:
+            self._parallel(used_gb)
+            return
         self._log.line("Init torch distributed begin.")
         self._barrier()
         elapsed = time.monotonic() - began
         self._log.line(f"Init torch distributed ends. elapsed={elapsed:.2f} s, mem usage={used_gb:.2f} GB")
+
+    def _parallel(self, used_gb: float) -> None:
+        """The newer wording; a draft model, which uses what is there, says only the second half."""
+        began = time.monotonic()
+        if used_gb:
+            self._log.line("Init parallel begin.")
+        self._barrier()
+        if used_gb:
+            self._log.line(f"Init parallel ends. elapsed={time.monotonic() - began:.2f} s")
+        self._log.line(f"Memory baseline taken. mem usage={used_gb:.2f} GB")
 
     def _weights(self, name: str, size_gb: float, length_s: float) -> None:
         self._log.line(f"Load weight begin. avail mem={self._free:.2f} GB")
@@ -197,7 +212,6 @@ class Startup:
             if hang and done == len(sizes) // 2:
                 wait_in_capture_forever()
             time.sleep(length / len(sizes))
-        self._fail("capture")
         self._barrier()
         elapsed = time.monotonic() - began
         self._free -= used
@@ -205,6 +219,7 @@ class Startup:
         if self._rank == 0:
             bar = log_lines.capture_progress(len(sizes), len(sizes), sizes[0], self._free, elapsed)
             self._log.raw(f"{bar}\n")
+        self._fail("capture")
         if shown:
             self._log.line(log_lines.capture_end(settings.patch, kind, elapsed, used, self._free))
 

@@ -27,13 +27,17 @@ _POLL_S = 0.2
 _TOLD_EVERY_S = 60.0
 
 
+def _folder() -> Path:
+    return Path(os.environ.get("TOKGATE_RUNTIME_DIR") or f"/tmp/tokgate-{os.getuid()}")
+
+
 def runtime_dir() -> Path:
-    """Folder of locks: ``/tmp/tokgate-<uid>``, or ``TOKGATE_RUNTIME_DIR``.
+    """Folder of locks: ``/tmp/tokgate-<uid>``, or ``TOKGATE_RUNTIME_DIR``; made when it is missing.
 
     Raises:
         HostFault: it belongs to another user, or cannot be made.
     """
-    folder = Path(os.environ.get("TOKGATE_RUNTIME_DIR") or f"/tmp/tokgate-{os.getuid()}")
+    folder = _folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = folder.stat().st_uid
@@ -128,7 +132,7 @@ def remove_stale(owner: int | None = None) -> list[Path]:
         owner: only those that this process had held.
     """
     removed = []
-    for path in sorted(runtime_dir().glob("*.lock")):
+    for path in sorted(_folder().glob("*.lock")):
         named = holder(path)
         if owner is not None and (named is None or named.pid != owner):
             continue

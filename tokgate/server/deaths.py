@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from tokgate.sglang import log_events as ev
 from tokgate.sglang.log import read_events
 
 _TAIL_BYTES = 4 << 20
+_HEADER = re.compile(r"\[\d{4}-\d\d-\d\d |INFO: ")
 _HEAD_SHOWN, _TAIL_SHOWN = 1, 8
 
 
@@ -65,11 +68,13 @@ def _with_reason(line: str, data: bytes) -> str:
     return line
 
 
-def _following(line: str, data: bytes, count: int = 3) -> tuple[str, ...]:
+def _following(line: str, data: bytes, count: int = 4) -> tuple[str, ...]:
+    """The line as printed, and what the same message goes on with: up to the next line with a header."""
     lines = [item.rstrip() for item in data.decode(errors="replace").splitlines()]
     for index, item in enumerate(lines):
         if line in item:
-            return tuple(item for item in lines[index : index + count] if item.strip())
+            rest = itertools.takewhile(lambda text: not _HEADER.match(text), lines[index + 1 : index + count])
+            return (item, *(text for text in rest if text.strip()))
     return (line,)
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,11 @@ def collect(members: Sequence[Process], log: Path, folder: Path, name: str, reas
         "== last log lines",
         *last_lines(log, _LOG_LINES),
     ]
-    summary = [*(line for line in _states(members)), *gpu_summary]
+    summary = [*_states(members), *gpu_summary]
+    titles = [proc.title(process) for process in members]
+    ranks = {title: stack for title, stack in zip(titles, stacks, strict=True) if "scheduler" in title}
+    if odd := odd_rank(ranks):
+        summary.insert(0, f"likely cause: {odd}")
     for process, stack in zip(members, stacks, strict=True):
         text += ["", f"== stack of {process.pid} {proc.title(process)}", stack]
         if short := _short(stack):
@@ -183,8 +187,8 @@ def _run(tool: Path, pid: int, options: Sequence[str], timeout_s: float) -> str:
     return done.stdout if done.returncode == 0 else f"py-spy: {done.stderr.strip() or done.returncode}"
 
 
-def _short(stack: str) -> str:
-    """Innermost Python frames of the main thread, or of the first one."""
+def _frames(stack: str) -> list[str]:
+    """Python frames of the main thread, or of the first one, innermost first."""
     threads: list[tuple[str, list[str]]] = []
     for line in stack.splitlines():
         if line.startswith("Thread "):
@@ -192,10 +196,39 @@ def _short(stack: str) -> str:
         elif line.startswith("    ") and threads:
             threads[-1][1].append(line.strip())
     if not threads:
-        return ""
+        return []
     frames = next((frames for head, frames in threads if "MainThread" in head), threads[0][1])
-    python = [frame for frame in frames if ".py:" in frame] or frames
-    return " < ".join(python[:_FRAMES_SHOWN])
+    return [frame for frame in frames if ".py:" in frame] or frames
+
+
+def _short(stack: str) -> str:
+    return " < ".join(_frames(stack)[:_FRAMES_SHOWN])
+
+
+def odd_rank(stacks: Mapping[str, str]) -> str | None:
+    """The rank that stands elsewhere than the others, in words: in a hung collective they wait for it.
+
+    Args:
+        stacks: py-spy's text by title of the rank's process; three ranks at least.
+    """
+    frames = {title: _frames(stack)[::-1] for title, stack in stacks.items() if _frames(stack)}
+    if len(frames) < 3:
+        return None
+    # Ranks have roles, so whole functions may be a rank's own: where all are in one function, its line tells.
+    at = {
+        title: dict(frame.rsplit(":", 1) for frame in rank if ":" in frame) for title, rank in frames.items()
+    }
+    for function in (frame.rsplit(":", 1)[0] for frame in next(iter(frames.values()))):
+        lines: dict[str, list[str]] = {}
+        for title, functions in at.items():
+            lines.setdefault(functions.get(function, ""), []).append(title)
+        if "" in lines or len(lines) < 2:
+            continue
+        few = min(lines.values(), key=len)
+        if len(few) * 2 < len(frames):
+            who = ", ".join(few)
+            return f"{who} is elsewhere than the other ranks: {_short(stacks[few[0]])}"
+    return None
 
 
 def _first_line(text: str) -> str:

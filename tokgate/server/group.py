@@ -6,7 +6,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,7 @@ class ProcessGroup:
         self.started_s = time.monotonic()
         self._known: dict[tuple[int, int], Process] = {}
         self._workers: dict[int, tuple[Process, str]] = {}
+        self._zombies: dict[int, tuple[str, int, int]] = {}
         self._pidfd = os.pidfd_open(root.pid)
 
     @classmethod
@@ -101,6 +102,7 @@ class ProcessGroup:
             now = processes.get(pid)
             if now is not None and now.start_ticks == start:
                 found[pid] = now
+        self._zombies = self._note_zombies(found.values())
         living = [process for process in found.values() if process.alive]
         for process in living:
             self._known[process.pid, process.start_ticks] = process
@@ -126,12 +128,36 @@ class ProcessGroup:
             if status == 0 and "::" not in name:
                 continue
             dead.append(Death(pid, name, status, False))
+        dead += [
+            Death(pid, name, status, False)
+            for pid, (name, status, looks) in self._zombies.items()
+            if looks > 1
+        ]
         return min(dead, key=lambda death: 2 if death.status == 0 else death.status is None, default=None)
 
     def essential(self) -> list[Process]:
         """The processes whose death ends the server: the root, schedulers, the detokenizer; those alive."""
         wanted = {self.pid, *self._workers}
         return [process for process in self.members() if process.pid in wanted]
+
+    def _note_zombies(self, processes: Iterable[Process]) -> dict[int, tuple[str, int, int]]:
+        """Children killed by a signal that their parent has not collected: pid -> name, status, looks.
+
+        A worker can die before it was ever seen alive. Tools that an engine runs are collected at once,
+        so one that is found in two looks is a worker whose parent has not noticed.
+        """
+        found = {}
+        for process in processes:
+            status = proc.exit_status(process.pid) if process.state == "Z" else None
+            if (
+                status is not None
+                and status < 0
+                and process.pid != self.pid
+                and process.pid not in self._workers
+            ):
+                looks = self._zombies.get(process.pid, ("", 0, 0))[2] + 1
+                found[process.pid] = (process.name, status, looks)
+        return found
 
     def known(self) -> list[Process]:
         """Every process ever seen in the launch, living or not."""

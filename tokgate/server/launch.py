@@ -87,6 +87,7 @@ class _Startup:
     def follow(self) -> Server:
         """Until the first generation has come."""
         try:
+            self._announce()
             while not self._step():
                 self._group.wait(POLL_S)
             return self._server()

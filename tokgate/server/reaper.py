@@ -2,7 +2,8 @@
 
 One runs beside each tokgate that launches engines. It waits until its owner is gone (end of its input,
 or the owner's pidfd: a forked child may hold the pipe open), then kills every launch that was not
-ended and removes the files that go with them. It starts on the first launch and ends with its owner.
+ended and removes the files and locks that go with them. It starts on the first launch and ends with its
+owner.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tokgate
-from tokgate.host import marker
+from tokgate.host import lock, marker
 
 _lock = threading.Lock()
 _process: subprocess.Popen[bytes] | None = None
@@ -97,6 +98,7 @@ def main(owner: int) -> None:
         marker.kill(mark)
         for path in files:
             path.unlink(missing_ok=True)
+    lock.remove_stale(owner)
 
 
 def _take(line: str, marks: dict[str, list[Path]]) -> None:

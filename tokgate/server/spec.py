@@ -83,6 +83,8 @@ def check_room(log: Path) -> None:
             file.write(b"\0" * LOG_ROOM_BYTES)
             file.flush()
         log.touch()
+    except FileExistsError as error:
+        raise unwritable(log, f"{log.parent} is not a folder") from error
     except OSError as error:
         raise unwritable(log, error.strerror or str(error)) from error
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokgate.errors import Hang
-from tokgate.host import gpu, marker, ports
+from tokgate.host import gpu, marker, ports, proc
 from tokgate.host.proc import Process
 from tokgate.server import reaper
 from tokgate.server.group import ProcessGroup
@@ -157,13 +157,16 @@ def _wait_released(host: str, port: int, ledger: GpuLedger) -> list[str]:
     until = time.monotonic() + _RELEASE_S
     while True:
         held = []
+        foreign = False
         if not ports.is_free(port, host):
             held.append(f"port {port}: {ports.holder(port)}")
+            # All of ours are dead: a process that still listens there is another's, and will go on.
+            foreign = bool(proc.holders(proc.listeners(port)))
         above = ledger.above_mib() or {}
         for index, mib in above.items():
             if mib > GPU_SLACK_MIB:
                 held.append(f"GPU {index}: {mib} MiB more than before the launch: {_gpu_holders(index)}")
-        if not held or time.monotonic() > until:
+        if not held or (foreign and len(held) == 1) or time.monotonic() > until:
             return held
         time.sleep(0.02 if time.monotonic() - until + _RELEASE_S < 1 else 0.2)
 

@@ -25,7 +25,7 @@ def no_progress(what: str, waited_s: float, limit_s: float, usual_s: float | Non
 def status(code: int | None) -> str:
     """An exit status in words: ``exit code 1``, ``killed by SIGABRT``."""
     if code is None:
-        return "ended, status not known"
+        return "is gone, status not known"
     if code >= 0:
         return f"exit code {code}"
     try:

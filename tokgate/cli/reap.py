@@ -1,0 +1,59 @@
+"""``tokgate reap``: end what a killed tokgate left running."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tokgate.host import gpu, lock, marker, proc
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def reap(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list only")] = False,
+) -> None:
+    """Kill processes of launches whose tokgate is dead, and remove the locks it held.
+
+    Only processes that carry a tokgate's mark in their environment are touched, and only when that
+    tokgate is dead; those of one in another PID namespace (a container) are listed and left alone.
+    Exit code 0; 3 when something could not be killed.
+    """
+    marked = marker.find_all()
+    dead = [item for item in marked if item.owner == "dead"]
+    resident = {item.process.pid: proc.rss_bytes(item.process.pid) for item in dead}
+    on_gpu = _gpu_mib()
+    for item in dead:
+        process = item.process
+        rss = resident[process.pid]
+        size = "resident MiB not known" if rss is None else f"{rss >> 20} MiB resident"
+        held = f", {on_gpu[process.pid]} MiB on GPUs" if process.pid in on_gpu else ""
+        age = f"{proc.age_s(process):.0f} s old"
+        print(f"pid {process.pid} ({proc.title(process)}): {age}, {size}{held}")
+    for item in marked:
+        if item.owner == "elsewhere":
+            print(f"left alone: pid {item.process.pid}: its tokgate runs in another PID namespace")
+    if dry_run:
+        print(f"{len(dead)} processes would be killed")
+        return
+    for mark in {item.mark for item in dead}:
+        marker.kill(mark, [item.process for item in dead if item.mark == mark])
+    left = [item.process for item in dead if proc.is_same(item.process)]
+    locks = lock.remove_stale()
+    print(f"{len(dead) - len(left)} processes killed, {len(locks)} stale locks removed")
+    if left:
+        print(f"still running: {', '.join(f'pid {process.pid}' for process in left)} (another user's?)")
+        raise typer.Exit(3)
+
+
+def _gpu_mib() -> dict[int, int]:
+    nvml = gpu.open_nvml()
+    if isinstance(nvml, str):
+        return {}
+    held: dict[int, int] = {}
+    for index in range(nvml.count):
+        for item in nvml.processes(index) or ():
+            held[item.pid] = held.get(item.pid, 0) + (item.mib or 0)
+    return held
