@@ -249,7 +249,14 @@ def test_cpu_wording_of_23(emulate: Start) -> None:
     ).wait_ready()
     server.generate((1, 2, 3), 150)
     recorded = kinds((SAMPLES / "0.5.23-cpu-eagle3.log").read_text(errors="replace"))
-    for start in ("Init parallel", "Memory baseline", "Decode batch", "Prefill batch", "max_total_num_tokens", "Max running requests is reset"):
+    for start in (
+        "Init parallel",
+        "Memory baseline",
+        "Decode batch",
+        "Prefill batch",
+        "max_total_num_tokens",
+        "Max running requests is reset",
+    ):
         assert {kind for kind in kinds(server.log) if kind.startswith(start)} <= recorded
         assert any(kind.startswith(start) for kind in kinds(server.log)), start
     assert "cpu graph: False" in server.log

@@ -30,19 +30,24 @@ EXACT = ["--disable-radix-cache", "--enable-metrics"]
 Start = Callable[..., Any]
 
 
-def step_ms(reply: Any) -> float:
-    """Mean time of a step, by the client's clock."""
-    return (reply.times_s[-1] - reply.times_s[0]) / (len(reply.times_s) - 1) * 1e3
+def drift(times_s: list[float], step_s: float) -> float:
+    """How far the schedule drifts from one of ``step_s``, as a share of it.
+
+    A loaded machine delays single steps and hurries none, so the least delayed of the first and of the
+    last third tell what was scheduled.
+    """
+    late = [stamp - i * step_s for i, stamp in enumerate(times_s)]
+    third = len(late) // 3
+    return (min(late[-third:]) - min(late[:third])) / (2 * third * step_s)
 
 
 def test_steps_keep_to_the_schedule(shared: Start) -> None:
-    server = shared(*EXACT)
-    best = min(step_ms(server.generate((1, 2), 150, stream=True)) for _ in range(3))
-    # A loaded machine can only delay single steps; the schedule does not drift.
-    assert 3.9 < best < 4.4
-    eagle = shared(*EXACT, *EAGLE3)
-    best = min(step_ms(eagle.generate((1, 2), 300, stream=True)) for _ in range(3))
-    assert 5.3 < best < 5.9
+    for flags, tokens, step_s in (([], 150, 0.004), (EAGLE3, 400, 0.0054)):
+        server = shared(*EXACT, *flags)
+        drifts = [drift(server.generate((1, 2), tokens, stream=True).times_s, step_s) for _ in range(3)]
+        assert min(map(abs, drifts)) < 0.01
+        # The control: it would notice a step that is 5 % longer.
+        assert abs(drift([i * step_s * 1.05 for i in range(100)], step_s)) > 0.04
 
 
 def test_speculation_does_not_change_the_tokens(shared: Start) -> None:
@@ -76,6 +81,18 @@ def test_requests_run_together_up_to_the_limit(emulate: Start) -> None:
 
 def _numbers(text: str, before: str) -> list[str]:
     return [part.split(",")[0].split()[0] for part in text.split(before)[1:]]
+
+
+def test_a_batch_larger_than_captured_runs_without_graphs(emulate: Start) -> None:
+    server = emulate("--cuda-graph-max-bs-decode", "2", *EXACT, "--decode-log-interval", "5").wait_ready()
+    body = {"input_ids": [[n, 2] for n in range(3)], "sampling_params": {"max_new_tokens": 30}}
+    server.request("POST", "/generate", body)
+    server.generate((1, 2), 30)
+    assert "Decode batch, #running-req: 3" in server.log
+    for line in server.log.splitlines():
+        if "Decode batch" in line:
+            assert ("cuda graph: False" in line) == ("#running-req: 3" in line)
+    assert 'mode="decode_none"' in server.get("/metrics").body.decode()
 
 
 def test_batched_input(shared: Start) -> None:
@@ -299,6 +316,7 @@ def test_five_servers_side_by_side_keep_pace(emulate: Start) -> None:
     for server in servers:
         server.wait_ready()
     with ThreadPoolExecutor(5) as pool:
-        replies = list(pool.map(lambda server: server.generate((1, 2), 60, stream=True), servers))
-    # The median over servers, since this machine may be busy with something else.
-    assert statistics.median(map(step_ms, replies)) == pytest.approx(12.1, rel=0.04)
+        replies = list(pool.map(lambda server: server.generate((1, 2), 90, stream=True), servers))
+    # The median over servers, since this machine may be busy with something else. The scenario has a noise
+    # of 0.4 %, only to the slow side.
+    assert -0.01 < statistics.median(drift(reply.times_s, 0.0121) for reply in replies) < 0.025

@@ -15,6 +15,10 @@ from tokgate.errors import UsageFault
 
 FAULT_VARIABLE = "TOKGATE_EMULATOR_FAULT"
 DEFAULT_SCENARIO = "founding"
+RUNS = (
+    "The scatter of a scenario is per run. A run begins with the first request after a /flush_cache, or\n"
+    "after an idle time of the scenario's run_gap_s (0.5 s); health probes and the server's warm-up are none."
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m tokgate.emulator",
         usage="%(prog)s --model-path NAME [SGLang's flags] [--scenario NAME|FILE] [--fault SPEC]...",
         description="An engine without a model: SGLang's protocol, timing from a scenario.",
-        epilog="faults:\n" + faults.overview(),
+        epilog=f"{RUNS}\n\nfaults:\n{faults.overview()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

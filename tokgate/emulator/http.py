@@ -39,10 +39,11 @@ class Loop:
 
     def watch(self, source: Any, events: int, callback: Callable[[int], None]) -> None:
         """Call ``callback(mask)`` whenever ``source`` is ready for ``events``; replaces an earlier watch."""
-        try:
-            self._selector.modify(source, events, callback)
-        except KeyError:
+        known = self._selector.get_map().get(source)
+        if known is None:
             self._selector.register(source, events, callback)
+        elif known.events != events or known.data != callback:
+            self._selector.modify(source, events, callback)
 
     def forget(self, source: Any) -> None:
         """Stop watching."""

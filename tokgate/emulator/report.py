@@ -13,6 +13,8 @@ from tokgate.emulator.settings import Settings
 
 WEIGHT_GB = 2.07
 GB_PER_TOKEN = 30.52e-6
+# SGLang redefined the rate here: 2.8 tokens at 3 steps were 0.70 before, 0.60 since.
+NEW_ACCEPT_RATE = 11
 
 
 class Report:
@@ -29,14 +31,17 @@ class Report:
         self._log = Log(0 if settings.ranks > 1 else None)
         self._capacity = server_args.kv_tokens(settings.args)
         self._interval: int = settings.args["decode_log_interval"]
-        self._replays = (
-            bool(settings.args["emulated_decode_graphs"]) and "not-replayed" not in settings.faults
-        )
+        replays = settings.args["emulated_decode_graphs"] and "not-replayed" not in settings.faults
+        self._largest = max(settings.args["emulated_capture_sizes"]) if replays else 0
         self._last_prefill = self._last_decode = time.monotonic()
         self._steps = self._tokens = self._passes = 0
         self._all_tokens = self._all_passes = 0
         self._throughput = 0.0
         self._accept_length: float | None = None
+
+    def replayed(self, batch: int) -> bool:
+        """Whether a batch of that size runs from a captured graph: larger ones than captured do not."""
+        return batch <= self._largest
 
     def queue(self, running: int, waiting: int) -> None:
         """Sizes of the running batch and the queue."""
@@ -69,7 +74,7 @@ class Report:
         """A decode step of ``batch`` has given ``produced`` tokens."""
         if not batch:
             return
-        self._counters.add("decode_cuda_graph" if self._replays else "decode_none")
+        self._counters.add("decode_cuda_graph" if self.replayed(len(batch)) else "decode_none")
         self._counters.add("decode_tokens", produced)
         self._tokens += produced
         self._passes += len(batch)
@@ -87,7 +92,7 @@ class Report:
             self._all_passes += self._passes
             self._accept_length = self._all_tokens / self._all_passes
             length = self._tokens / self._passes
-            accept = (length, (length - 1) / self._settings.args["speculative_num_steps"])
+            accept = (length, self._accept_rate(length))
             self._counters["accept_length"], self._counters["accept_rate"] = accept
         unfinished = [sequence for sequence in batch if not sequence.finished]
         self._log.line(
@@ -97,7 +102,7 @@ class Report:
                 sum(sequence.length for sequence in unfinished),
                 self._usage(unfinished),
                 accept,
-                self._replays,
+                self.replayed(len(batch)),
                 self._throughput,
                 waiting,
             )
@@ -106,6 +111,12 @@ class Report:
         self._counters.add("decode_tokens_logged", self._tokens)
         self._last_decode = now
         self._tokens = self._passes = 0
+
+    def _accept_rate(self, length: float) -> float:
+        args = self._settings.args
+        if self._settings.patch < NEW_ACCEPT_RATE:
+            return float(length / args["speculative_num_draft_tokens"])
+        return float((length - 1) / args["speculative_num_steps"])
 
     def flush(self) -> None:
         """`/flush_cache` resets what is known of acceptance."""

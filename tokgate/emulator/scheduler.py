@@ -62,7 +62,6 @@ class Scheduler:
         self._faults = faults
         self._timing = Timing(settings.plan, settings.launch_seed, faults.number("slow") or 1.0)
         self._acceptance = self._make_acceptance()
-        self._replays = bool(settings.args["emulated_decode_graphs"]) and "not-replayed" not in faults
         self._limit = server_args.running_limit(settings.args)
         self._cache = PrefixCache(not settings.args["disable_radix_cache"])
         self._waiting: deque[Sequence] = deque()
@@ -149,7 +148,9 @@ class Scheduler:
         if "crash-first-replay" in self._faults and not prefill:
             raise SchedulerError("CUDA error: an illegal memory access was encountered (planted fault)")
         self._barrier()
-        if self._tracer and self._tracer.add(prefill, self._pass_begin, self._pass_end):
+        if self._tracer and self._tracer.add(
+            prefill, self._report.replayed(len(self._running)), self._pass_begin, self._pass_end
+        ):
             self._stop_tracer()
         entries = self._first_tokens() if prefill else self._decode()
         if entries:
@@ -273,7 +274,7 @@ class Scheduler:
         if self._tracer is not None:
             self._reply(message, "Profiling is already in progress. Call /stop_profile first.")
             return
-        graphs = launched_graphs(self._settings) if self._replays else set()
+        graphs = launched_graphs(self._settings)
         tracer = Tracer(message["output_dir"], message["num_steps"], 0, self._timing.kernels_ms, graphs)
         self._tracer = tracer
         self._log.line(

@@ -53,8 +53,8 @@ class Tracer:
         self._events: list[dict[str, Any]] = []
         self._correlation = 0
 
-    def add(self, prefill: bool, begin_s: float, end_s: float) -> bool:
-        """Record a pass; returns whether the trace is complete."""
+    def add(self, prefill: bool, replayed: bool, begin_s: float, end_s: float) -> bool:
+        """Record a pass, replayed from graphs or not; returns whether the trace is complete."""
         parts = {"prefill": (end_s - begin_s) * 1e3} if prefill else self._kernels_ms
         at_us, end_us = begin_s * 1e6, end_s * 1e6
         self._span("user_annotation", "prefill step" if prefill else "decode step", at_us, end_us - at_us, 0)
@@ -63,7 +63,7 @@ class Tracer:
                 continue
             length_us = min(length_ms * 1e3, max(end_us - at_us, 1.0))
             self._correlation += 1
-            launch = "cudaGraphLaunch" if name in self._graphs else "cudaLaunchKernel"
+            launch = "cudaGraphLaunch" if replayed and name in self._graphs else "cudaLaunchKernel"
             self._span("cuda_runtime", launch, at_us, min(20.0, length_us), self._correlation)
             self._span("kernel", KERNELS[name], at_us, length_us, self._correlation)
             at_us += length_us
