@@ -42,7 +42,12 @@ def make(
         raise UsageFault(f"--seed must not be negative, got {seed}")
     if workers is not None and workers < 1:
         raise UsageFault(f"--workers must be at least 1, got {workers}")
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(f"making {preset}", total=None)
         truth = maker.make(
@@ -81,7 +86,9 @@ def verify(
 @app.command()
 def predict(
     folder: Annotated[Path, typer.Argument(help="folder that `tokgate model make` wrote")],
-    prompt_ids: Annotated[str, typer.Option("--prompt-ids", help="token ids with commas, or @FILE with a JSON list")],
+    prompt_ids: Annotated[
+        str, typer.Option("--prompt-ids", help="token ids with commas, or @FILE with a JSON list")
+    ],
     tokens: Annotated[int, typer.Option("--tokens", help="tokens to generate")] = 256,
     steps: Annotated[int | None, typer.Option("--steps", help="draft steps (default: the dial's)")] = None,
     output: Annotated[bool, typer.Option("--output", help="print the predicted output ids as well")] = False,

@@ -69,8 +69,28 @@ class Dial:
         return wrong
 
 
+def choose_dial(
+    accept_length: float | None, agreement: float | None, wrong_every: int | None, steps: int
+) -> Dial:
+    """The dial from its three spellings; by default the longest accept length.
+
+    Raises:
+        UsageFault: more than one given.
+    """
+    given: list[Dial] = []
+    if accept_length is not None:
+        given.append(Dial("accept_length", float(accept_length), steps))
+    if agreement is not None:
+        given.append(Dial("agreement", float(agreement), steps))
+    if wrong_every is not None:
+        given.append(Dial("wrong_every", float(wrong_every), steps))
+    if len(given) > 1:
+        raise UsageFault("give one of accept length, agreement and wrong-every, not several")
+    return given[0] if given else Dial("accept_length", float(steps + 1), steps)
+
+
 def chain_length(right: Bools, start: int, steps: int) -> int:
-    """How many drafted tokens from ``start`` on are right, at most ``steps``; past the end counts as right."""
+    """How many drafted tokens from ``start`` on are right, at most ``steps``; the end counts as right."""
     for k in range(steps):
         if start + k < len(right) and not right[start + k]:
             return k

@@ -1,15 +1,18 @@
-"""Tensors of the synthetic EAGLE-3 draft: one layer that follows the target's rule, except where the dial says.
+"""Tensors of the synthetic EAGLE-3 draft: one layer that follows the target's rule, the dial's errors aside.
 
 It works from token embeddings in its own KV cache; from the target's hidden states it takes proof that they
 are the right ones. Each captured layer has a flag dimension that is written just before it and one written
 just after; ``fc`` turns a wrong pair of flags (wrong layers, wrong order) into a value on the trap
 dimensions, which the draft's head answers with nonsense. A hidden state that bypasses ``fc`` (EAGLE instead
-of EAGLE3) carries the target's constant dimensions, which are the same trap.
+of EAGLE3) carries the target's constant dimensions, which are the same trap. As EAGLE, SGLang also replaces
+the draft's head by the target's: so the draft writes its phase and digits in dimensions of its own, where the
+target's head reads nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +28,6 @@ from tokgate.models.target import (
     head_noise,
     mlp_tensors,
     rms,
-    signal_columns,
     signal_rows,
     tensor_format,
 )
@@ -44,24 +46,51 @@ MIX_BOUND = 2.0**-12
 """Noise of ``fc`` from the hidden states into the draft's ballast."""
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The draft's own dimensions of its residual stream.
+
+    Attributes:
+        phase: the newest token's phase.
+        context: per component, the digit read at its distance.
+    """
+
+    phase: I64
+    context: tuple[I64, ...]
+
+    @property
+    def signal(self) -> I64:
+        """All of them, in the order of :func:`tokgate.models.target.signal_rows`."""
+        return np.concatenate([self.phase, *self.context])
+
+
+def draft_columns(layout: Layout) -> Columns:
+    """The draft's dimensions: taken from the end of what is ballast to the target."""
+    widths = [len(layout.phase), *map(len, layout.context)]
+    taken = layout.ballast[len(layout.ballast) - sum(widths) :]
+    phase, *context = np.split(taken, np.cumsum(widths)[:-1])
+    return Columns(phase, tuple(context))
+
+
 def draft_tensors(rule: Rule, layout: Layout) -> Iterator[Tensor]:
     """All tensors of the draft, in file order."""
     preset, dtype = rule.preset, tensor_format(rule.preset)
     hidden = preset.hidden
     ones = np.ones(hidden, np.float32)
-    ballast = _ballast(rule, layout)
+    columns = draft_columns(layout)
+    ballast = _ballast(rule, layout, columns)
     yield Tensor(
         "fc.weight",
         (hidden, 3 * hidden),
         dtype,
         bound=MIX_BOUND,
-        quiet_rows=np.concatenate([layout.constant, signal_columns(layout)]),
+        quiet_rows=np.concatenate([layout.constant, columns.signal]),
         entries=_fc(layout, ballast),
     )
     for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
         yield Tensor(f"midlayer.{name}.weight", (hidden,), dtype, whole=ones)
     heads = build_heads(
-        preset, _heads(layout, ballast), layout.constant, 1 / rms(energy(layout, 0), hidden)
+        preset, _heads(layout, columns, ballast), layout.constant, 1 / rms(energy(layout, 0), hidden)
     )
     yield from attention_tensors(preset, "midlayer.self_attn.", heads, 2 * hidden)
     yield from mlp_tensors(preset, "midlayer.mlp.")
@@ -69,12 +98,10 @@ def draft_tensors(rule: Rule, layout: Layout) -> Iterator[Tensor]:
     rows, traps = head_rows(rule, layout), _traps(rule)
 
     def overlay(block: F32, first: int) -> None:
-        block[:, signal_columns(layout)] = rows[first : first + len(block)]
+        block[:, columns.signal] = rows[first : first + len(block)]
         block[:, layout.constant] = traps[first : first + len(block)]
 
-    yield Tensor(
-        "lm_head.weight", (len(rows), hidden), dtype, bound=head_noise(preset), overlay=overlay
-    )
+    yield Tensor("lm_head.weight", (len(rows), hidden), dtype, bound=head_noise(preset), overlay=overlay)
     known = np.zeros(preset.vocab, np.bool_)
     known[rule.generated] = True
     yield Tensor("d2t", (len(rows),), "I64", whole=rule.generated - np.arange(len(rows)))
@@ -98,12 +125,12 @@ def _traps(rule: Rule) -> F32:
     return (np.float32(TRAP_WEIGHT) * (2 * signs.astype(np.float32) - 1)).astype(np.float32)
 
 
-def _ballast(rule: Rule, layout: Layout) -> F32:
+def _ballast(rule: Rule, layout: Layout, columns: Columns) -> F32:
     """What ``fc`` gives the draft's residual on each dimension, shape [hidden]; zero on the signal's."""
     hidden = rule.preset.hidden
     values = uniform(stream_key(rule.seed, "draft ballast"), 0, hidden + -hidden % 4)[:hidden].copy()
     values[layout.constant] = 0
-    values[signal_columns(layout)] = 0
+    values[columns.signal] = 0
     return values
 
 
@@ -125,20 +152,20 @@ def _fc(layout: Layout, ballast: F32) -> Entries:
     return entries
 
 
-def _heads(layout: Layout, ballast: F32) -> list[Head]:
+def _heads(layout: Layout, columns: Columns, ballast: F32) -> list[Head]:
     preset = layout.preset
     hidden = preset.hidden
     token = rms(energy(layout, 0), hidden)
-    signal = signal_columns(layout)
-    own = rms(float((ballast.astype(np.float64) ** 2).sum()) + len(signal), hidden)
+    own = rms(float((ballast.astype(np.float64) ** 2).sum()) + len(columns.signal), hidden)
     # Each step replaces the last one's phase and digits: takes off what the hidden state holds, adds the new.
     phase = [
-        Slot(((int(c), token), (hidden + int(c), -own)), int(c)) for c in layout.phase
+        Slot(((int(source), token), (hidden + int(at), -own)), int(at))
+        for source, at in zip(layout.phase, columns.phase, strict=True)
     ]
-    erase = [Slot(((hidden + int(c), -own),), int(c)) for columns in layout.context for c in columns]
+    erase = [Slot(((hidden + int(at), -own),), int(at)) for each in columns.context for at in each]
     heads = [Head(0, 0.0, phase), Head(0, 0.0, erase)]
     for k, part in enumerate(layout.parts):
         heads.append(
-            Head(part.distance, preset.self_weight, carried(layout.own[k], layout.context[k], token))
+            Head(part.distance, preset.self_weight, carried(layout.own[k], columns.context[k], token))
         )
     return heads

@@ -23,7 +23,7 @@ F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 
 KvFault = Callable[[int, F32, F32], None]
-"""Called with layer, keys and values [tokens, kv_heads, head_dim] after rotation; may change them in place."""
+"""Called with layer, rotated keys and values [tokens, kv_heads, head_dim]; may change them in place."""
 
 _HEAD_ROWS = 16384
 
@@ -70,9 +70,11 @@ class Model:
         return np.concatenate(parts, axis=1)
 
     def rotate(self, x: F32, positions: I64) -> F32:
-        """Rotary embedding (rotate-half), x [tokens, heads, head_dim]; angles in float32 as engines keep them."""
+        """Rotary embedding (rotate-half), x [tokens, heads, head_dim]; float32 angles, as in engines."""
         half = x.shape[-1] // 2
-        rates = (1.0 / self.config["rope_theta"] ** (np.arange(half, dtype=np.float32) / half)).astype(np.float32)
+        rates = (1.0 / self.config["rope_theta"] ** (np.arange(half, dtype=np.float32) / half)).astype(
+            np.float32
+        )
         angles = positions.astype(np.float32)[:, None] * rates
         cosine, sine = np.cos(angles)[:, None], np.sin(angles)[:, None]
         a, b = x[..., :half], x[..., half:]
@@ -172,14 +174,14 @@ def target_pass(
             kv_fault(layer, k, v)
         mixed = attend(model, q, [Seen(k, v, causal)])
         x = model.round(x + model.linear(mixed, prefix + "self_attn.o_proj.weight"))
-        x = model.round(x + model.mlp(model.norm(x, prefix + "post_attention_layernorm.weight"), prefix + "mlp."))
+        x = model.round(
+            x + model.mlp(model.norm(x, prefix + "post_attention_layernorm.weight"), prefix + "mlp.")
+        )
     aux = np.concatenate([captured[layer] for layer in wanted], axis=1)
     return TargetPass(model.norm(x, "model.norm.weight"), aux)
 
 
-def draft_chain(
-    model: Model, embedding: Weights, ids: Sequence[int] | I64, hidden: F32, steps: int
-) -> I64:
+def draft_chain(model: Model, embedding: Weights, ids: Sequence[int] | I64, hidden: F32, steps: int) -> I64:
     """What the draft proposes at every position of a sequence.
 
     Args:
@@ -203,7 +205,8 @@ def draft_chain(
     for step in range(steps):
         e = embedding.rows("model.embed_tokens.weight", tokens)
         x = np.concatenate(
-            [model.norm(e, "midlayer.input_layernorm.weight"), model.norm(h, "midlayer.hidden_norm.weight")], axis=1
+            [model.norm(e, "midlayer.input_layernorm.weight"), model.norm(h, "midlayer.hidden_norm.weight")],
+            axis=1,
         )
         q, k, v = model.project(x, "midlayer.self_attn.", at + step)
         # Row p looks at the extend pass's rows up to p, and at its own chain's rows only.

@@ -70,7 +70,9 @@ def build_heads(
             if used_queries[kv] < group and used_slots[kv] + len(head.slots) <= width:
                 break
         else:
-            raise ValueError(f"preset {preset.name}: the heads of a layer do not fit its {preset.kv_heads} KV heads")
+            raise ValueError(
+                f"preset {preset.name}: the heads of a layer do not fit its {preset.kv_heads} KV heads"
+            )
         if used_queries[kv] == 0:
             result.quiet_k.extend(range(kv * width, (kv + 1) * width))
             for pair in range(preset.rotary_pairs):

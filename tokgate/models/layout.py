@@ -26,7 +26,7 @@ CONSTANTS = 16
 """Dimensions that are +1 for every token."""
 
 DIFFERENCE = 8
-"""Scalar product of a digit's code with itself, less that with any other digit's code: the same for every radix."""
+"""Scalar product of a digit's code with itself less that with any other's: the same for every radix."""
 
 PHASE_RADIX = 8
 PHASE_DIGITS = 3
@@ -143,8 +143,12 @@ def build_layout(preset: Preset) -> Layout:
     fetched = tuple(take(single_width) for _ in preset.distances)
     flagged = sorted({layer for c in capture_layers(preset.layers) for layer in (c - 1, c)})
     flag = {layer: int(take(1)[0]) for layer in flagged}
-    if taken > preset.hidden:
-        raise ValueError(f"preset {preset.name}: the signal needs {taken} dimensions, hidden is {preset.hidden}")
+    # The draft takes as many dimensions again as its head reads, from what is ballast here.
+    needed = taken + len(phase) + relay_width + single_width * len(preset.distances)
+    if needed > preset.hidden:
+        raise ValueError(
+            f"preset {preset.name}: the signal needs {needed} dimensions, hidden is {preset.hidden}"
+        )
     return Layout(
         preset=preset,
         parts=parts,

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokgate.errors import ResultsUnwritable, UsageFault
-from tokgate.models.dial import Dial
+from tokgate.models.config_file import model_config
+from tokgate.models.dial import Dial, choose_dial
 from tokgate.models.draft import draft_tensors
 from tokgate.models.layout import build_layout
-from tokgate.models.presets import Preset, find_preset
+from tokgate.models.presets import find_preset
 from tokgate.models.rule import Rule, build_rule
 from tokgate.models.safetensors import INDEX, header_bytes
-from tokgate.models.target import EPSILON, target_tensors
+from tokgate.models.target import target_tensors
 from tokgate.models.tensors import Tensor
 from tokgate.models.tokenizer import tokenizer_files
 from tokgate.models.truth import NAME, Truth, describe, dump, load_truth
@@ -109,7 +110,9 @@ def make(
     return truth
 
 
-def ensure(preset: str, out: Path, *, seed: int = 0, accept_length: float | None = None, steps: int = 3) -> Truth:
+def ensure(
+    preset: str, out: Path, *, seed: int = 0, accept_length: float | None = None, steps: int = 3
+) -> Truth:
     """The pair in ``out`` when it is this one already, else made anew.
 
     Raises:
@@ -129,62 +132,6 @@ def ensure(preset: str, out: Path, *, seed: int = 0, accept_length: float | None
         ):
             return truth
     return make(preset, out, seed=seed, accept_length=accept_length, steps=steps)
-
-
-def choose_dial(
-    accept_length: float | None, agreement: float | None, wrong_every: int | None, steps: int
-) -> Dial:
-    """The dial from its three spellings; by default the longest accept length.
-
-    Raises:
-        UsageFault: more than one given.
-    """
-    given = [
-        Dial(kind, float(value), steps)
-        for kind, value in (
-            ("accept_length", accept_length),
-            ("agreement", agreement),
-            ("wrong_every", wrong_every),
-        )
-        if value is not None
-    ]
-    if len(given) > 1:
-        raise UsageFault("give one of accept length, agreement and wrong-every, not several")
-    return given[0] if given else Dial("accept_length", float(steps + 1), steps)
-
-
-def model_config(preset: Preset, *, draft: bool) -> dict[str, object]:
-    """``config.json`` of the target or of the draft."""
-    shared: dict[str, object] = {
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "hidden_size": preset.hidden,
-        "intermediate_size": preset.intermediate,
-        "num_attention_heads": preset.heads,
-        "num_key_value_heads": preset.kv_heads,
-        "head_dim": preset.head_dim,
-        "max_position_embeddings": preset.max_position,
-        "rms_norm_eps": EPSILON,
-        "rope_theta": preset.rope_theta,
-        "rope_scaling": None,
-        "vocab_size": preset.vocab,
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 2,
-        "torch_dtype": preset.dtype,
-        "use_cache": True,
-        "initializer_range": 0.02,
-    }
-    if draft:
-        return shared | {
-            "architectures": ["LlamaForCausalLMEagle3"],
-            "num_hidden_layers": 1,
-            "draft_vocab_size": preset.generated,
-        }
-    return shared | {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": preset.layers}
 
 
 def tensors_of(rule: Rule, part: str) -> Iterator[Tensor]:

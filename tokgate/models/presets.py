@@ -121,7 +121,9 @@ PRESETS: Mapping[str, Preset] = {
             distances=(101, 326, 1250, 3336),
         ),
         _preset("8b", _LLAMA3, layers=32, hidden=4096, intermediate=14336, heads=32, dtype="bfloat16"),
-        _preset("70b-layers", _LLAMA3, layers=12, hidden=8192, intermediate=28672, heads=64, dtype="bfloat16"),
+        _preset(
+            "70b-layers", _LLAMA3, layers=12, hidden=8192, intermediate=28672, heads=64, dtype="bfloat16"
+        ),
     )
 }
 

@@ -39,9 +39,13 @@ def query(distance: int, self_weight: float, rates: F64) -> tuple[F64, F64]:
 
 def scores(distance: int, self_weight: float, rates: F64, longest: int) -> F64:
     """Score at each distance 0..longest-1, as a share of :data:`PEAK`."""
-    d = np.arange(longest, dtype=np.float64)[:, None]
-    bumps = np.cos((d - distance) * rates) + self_weight * np.cos(d * rates)
-    result: F64 = bumps.mean(axis=1)
+    d = np.arange(longest, dtype=np.float64)
+    result: F64 = np.zeros(longest)
+    for rate in rates:
+        result += np.cos((d - distance) * rate)
+        if self_weight:
+            result += self_weight * np.cos(d * rate)
+    result /= len(rates)
     return result
 
 
@@ -51,7 +55,7 @@ class Margin:
 
     Attributes:
         present: over every other distance up to the longest, once the wanted token exists.
-        absent: of the fallback (own token, or the oldest one for a hop without self weight) while it does not.
+        absent: of the fallback (own token; the oldest one for a hop without self weight) before that.
     """
 
     present: float

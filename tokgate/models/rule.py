@@ -107,10 +107,7 @@ class Rule:
     def context(self, ids: Sequence[int] | I64, current: int, *, draft: bool = False) -> I64:
         """The digits that decide the token after position ``current``, shape [components]."""
         return np.array(
-            [
-                self.digits[int(ids[source]), k]
-                for k, source in enumerate(self.sources(current, draft=draft))
-            ],
+            [self.digits[int(ids[source]), k] for k, source in enumerate(self.sources(current, draft=draft))],
             np.int64,
         )
 
@@ -120,7 +117,7 @@ class Rule:
         return int(self.table[self.phase[int(ids[at])], self.value(self.context(ids, at))])
 
     def draft_is_right(self, ids: Sequence[int] | I64, position: int) -> bool:
-        """Whether the draft predicts the token at ``position`` from the tokens before it (near-ties aside)."""
+        """Whether the draft predicts the token at ``position`` from those before it (near-ties aside)."""
         current = position - 1
         if self.wrong[self.phase[int(ids[current])]]:
             return False
@@ -153,7 +150,8 @@ class Rule:
             raise UsageFault(f"prompt id {outside[0]} is outside the vocabulary of {self.preset.vocab}")
         if len(prompt_ids) + new_tokens > self.preset.max_position:
             raise UsageFault(
-                f"{len(prompt_ids)} + {new_tokens} tokens exceed the model's {self.preset.max_position} positions"
+                f"{len(prompt_ids)} + {new_tokens} tokens exceed the model's "
+                f"{self.preset.max_position} positions"
             )
 
 

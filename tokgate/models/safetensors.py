@@ -120,7 +120,9 @@ class Weights:
     def rows(self, name: str, wanted: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float32]:
         """The wanted rows of a floating-point tensor as float32."""
         raw = self.raw(name)[wanted]
-        return from_bfloat16(raw) if raw.dtype == np.uint16 else raw.astype(np.float32)
+        if self.entries[name].format == "BF16":
+            return from_bfloat16(np.asarray(raw, np.uint16))
+        return raw.astype(np.float32)
 
     def raw(self, name: str) -> NDArray[np.generic]:
         """The tensor as stored (bfloat16 as uint16), memory-mapped."""

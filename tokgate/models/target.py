@@ -29,10 +29,12 @@ def tensor_format(preset: Preset) -> Format:
 
 
 def energy(layout: Layout, layer: int) -> float:
-    """Squared length of the residual stream, for every token, at the input of a layer (``layers`` for the end)."""
+    """Squared length of every token's residual stream at the input of a layer (``layers`` for the end)."""
     fixed = len(layout.constant) + len(layout.phase) + sum(map(len, layout.own))
     written = sum(len(columns) for columns in layout.relay[:layer])
-    written += sum(len(c) for c, at in zip(layout.fetched, hop_layers(layout.preset), strict=True) if at < layer)
+    written += sum(
+        len(c) for c, at in zip(layout.fetched, hop_layers(layout.preset), strict=True) if at < layer
+    )
     written += sum(at < layer for at in layout.flag)
     return fixed + written + float((layout.ballast_size.astype(np.float64) ** 2).sum())
 

@@ -48,7 +48,7 @@ def tokenizer_files(preset: Preset) -> dict[str, str]:
         }
         for i, token in enumerate(SPECIAL)
     ]
-    body = {
+    body: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

@@ -86,7 +86,8 @@ def load_truth(folder: Path) -> Truth:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ModelMissing(
-            f"{path}: cannot be read: {error.strerror}", ["make a pair with: tokgate model make PRESET --out DIR"]
+            f"{path}: cannot be read: {error.strerror}",
+            ["make a pair with: tokgate model make PRESET --out DIR"],
         ) from error
     try:
         truth = Truth.model_validate_json(text)
@@ -118,7 +119,7 @@ def predicted_output(truth: Truth, prompt_ids: Sequence[int], new_tokens: int) -
     """The target's greedy output ids.
 
     Raises:
-        UsageFault: as :func:`predicted_verify_count`, near-ties excepted: there it follows the table's choice.
+        UsageFault: as :func:`predicted_verify_count`, near-ties excepted: there it follows the table.
     """
     return truth.rule.continuation(prompt_ids, new_tokens)
 
