@@ -217,7 +217,11 @@ def metrics_count_tokens(t: Transcript) -> None:
     assert before.prompt_tokens is not None and after.prompt_tokens is not None
     text_tokens = sse(t.completion)[-1]["usage"]["prompt_tokens"]
     assert after.prompt_tokens - before.prompt_tokens == len(PROMPT) + len(STREAMED) + text_tokens
-    assert after.retracted_requests == 0
+
+
+@claim
+def metrics_count_retracted_requests(t: Transcript) -> None:
+    assert read_counters(t.after).retracted_requests == 0
 
 
 @claim
@@ -240,9 +244,10 @@ def metrics_count_passes_by_graph(t: Transcript) -> None:
     assert found is not None
     assert (found.decode_graph, found.prefill_graph) == (0, 0)
     assert found.prefill_eager == 3
-    # A decode pass is a step: one token each, or one verify pass.
+    # A decode pass is a step: one token each, or one verify pass. The overlapped scheduler of 0.5.15 starts
+    # one pass a request before it knows that the request has ended.
     if t.profile.speculation is None:
-        assert found.decode_eager == 3 * (NEW_TOKENS - 1)
+        assert 3 * (NEW_TOKENS - 1) <= found.decode_eager <= 3 * NEW_TOKENS
     else:
         before, after = read_counters(t.before), read_counters(t.after)
         assert found.decode_eager == (after.verify_calls or 0) - (before.verify_calls or 0)
@@ -291,10 +296,12 @@ def log_shows_no_capture_where_graphs_are_off(t: Transcript) -> None:
 def log_shows_decode_batches(t: Transcript) -> None:
     found = of_kind(t, ev.DecodeBatch)
     assert len(found) >= 3 * NEW_TOKENS // (STEPS + 1) // 8
+    assert max(line.tokens or 0 for line in found) > len(PROMPT)
     for line in found:
         assert (line.running, line.queue, line.graph) == (1, 0, False)
         assert line.graph_device == ("cpu" if t.engine == "cpu" else "cuda")
-        assert line.gen_tok_s > 0 and line.tokens is not None and line.tokens > 0
+        # Printed after a request's last step, the line counts no token any more.
+        assert line.gen_tok_s > 0 and line.tokens is not None
         if t.profile.speculation is None:
             assert line.accept_length is None
         else:

@@ -26,6 +26,16 @@ VERSION = "0.5.23"
 # Kinds of log lines that depend on the machine or on what is being imported, not on the engine's behaviour.
 INCIDENTAL = {ev.Benign, ev.Hint, ev.Progress, ev.DistributedBegin, ev.NcclVersion, ev.Suspect}
 
+# What the emulated engine does not say yet and the real one does. Whoever closes a gap strikes it out here:
+# the tests compare for equality.
+MISSING_CLAIMS = {"metrics_count_retracted_requests"}
+MISSING_ARGUMENTS = {"enable_two_batch_overlap"}
+MISSING_METRICS = {
+    "baseline": {"sglang:num_retracted_reqs", "sglang:spec_accept_length"},
+    "eagle3": {"sglang:num_retracted_reqs"},
+}
+MISSING_EVENTS = {ev.StartupTimings}
+
 
 @pytest.fixture(scope="module", params=PROFILES)
 def spoken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transcript]:
@@ -43,7 +53,15 @@ def real(spoken: Transcript) -> Transcript:
     return recorded(f"cpu-{VERSION}/{spoken.profile.name}")
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="not said yet"))
+        if name in MISSING_CLAIMS
+        else name
+        for name in CHECKS
+    ],
+)
 def test_contract(spoken: Transcript, check: str) -> None:
     """See the claim of that name in checks.py."""
     CHECKS[check](spoken)
@@ -88,7 +106,7 @@ def test_streams_have_the_real_fields(spoken: Transcript, real: Transcript) -> N
 
 def test_server_info_tells_what_the_real_one_tells(spoken: Transcript, real: Transcript) -> None:
     missing = resolved(real.server_info).keys() - resolved(spoken.server_info).keys()
-    assert missing == set()
+    assert missing == MISSING_ARGUMENTS
 
 
 def test_metrics_that_are_read_have_the_real_names_and_labels(spoken: Transcript, real: Transcript) -> None:
@@ -100,14 +118,16 @@ def test_metrics_that_are_read_have_the_real_names_and_labels(spoken: Transcript
         {series.name: set(series.labels) for series in parse(transcript.after) if series.name in names}
         for transcript in (spoken, real)
     )
-    assert mine.keys() == theirs.keys()
+    assert theirs.keys() - mine.keys() == MISSING_METRICS[spoken.profile.name]
+    assert mine.keys() <= theirs.keys()
     for name in mine:
         assert ("tp_rank" in mine[name]) == ("tp_rank" in theirs[name]), name
 
 
 def test_log_has_the_real_kinds_of_lines(spoken: Transcript, real: Transcript) -> None:
     mine, theirs = ({type(event) for event in events(each)} - INCIDENTAL for each in (spoken, real))
-    assert mine == theirs
+    assert mine <= theirs
+    assert theirs - mine == MISSING_EVENTS
 
 
 def test_model_info_has_the_real_fields_that_are_read(spoken: Transcript, real: Transcript) -> None:

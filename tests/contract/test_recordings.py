@@ -32,13 +32,13 @@ def test_recording_holds_no_path_of_the_machine(name: str) -> None:
         assert "/home/" not in text and "/root/" not in text and "/tmp/" not in text
 
 
+FATAL = b"[2026-11-29 11:45:28] Scheduler hit an exception: Traceback (most recent call last):\nValueError\n"
+STATES, VERIFIES = "internal_states", b"spec_verify_ct"
 GOOD = "cpu-0.5.23/eagle3"
 # Claim -> a change that SGLang has made or could make, which must break it.
 BREAKS: dict[str, Callable[[Transcript], dict[str, Any]]] = {
     "speculation_is_counted": lambda t: {"generated": rename(t.generated, "spec_verify_ct")},
-    "server_info_tells_capacity_and_memory": lambda t: {
-        "server_info": rename(t.server_info, "internal_states")
-    },
+    "server_info_tells_capacity_and_memory": lambda t: {"server_info": rename(t.server_info, STATES)},
     "server_info_names_the_version": lambda t: {"server_info": rename(t.server_info, "version")},
     "server_runs_as_asked": lambda t: {"server_info": {**t.server_info, "speculative_num_steps": 5}},
     "metrics_count_verify_passes": lambda t: {"after": t.after.replace("spec_verify_calls", "spec_verifies")},
@@ -47,13 +47,8 @@ BREAKS: dict[str, Callable[[Transcript], dict[str, Any]]] = {
     "log_shows_the_start_in_order": lambda t: {"log": t.log.replace(b"fired up and ready", b"up and ready")},
     "log_of_a_healthy_server_raises_no_suspicion": lambda t: {"log": t.log + FATAL},
     "stream_is_cumulative": lambda t: {"streamed": t.streamed.replace(b'"text":" w', b'"text":"x', 1)},
-    "stream_ends_with_the_figures": lambda t: {
-        "streamed": t.streamed.replace(b"spec_verify_ct", b"verify_ct")
-    },
+    "stream_ends_with_the_figures": lambda t: {"streamed": t.streamed.replace(VERIFIES, b"verifies")},
 }
-FATAL = (
-    b"[2026-11-29 11:45:28] Scheduler hit an exception: Traceback (most recent call last):\nValueError: x\n"
-)
 
 
 @pytest.mark.parametrize("check", BREAKS)
