@@ -127,6 +127,7 @@ def test_launches_differ_by_seed_only() -> None:
     assert statistics.stdev(steps) / 0.004 == pytest.approx(0.05, rel=0.2)
     assert timing_of("steady", "baseline", 5, launch_sd=0.05).step_s(1) == steps[5]
     assert timing_of("steady", "baseline", 5).step_s(1) == 0.004
+    assert timing_of("steady", "baseline", None, launch_sd=0.05).step_s(1) == 0.004
 
 
 def test_a_batch_costs_a_little_more() -> None:
@@ -311,6 +312,30 @@ def test_every_fault_is_documented_and_parses() -> None:
         assert faults.parse(name + arguments.get(name, "")).name == name
     with pytest.raises(UsageFault, match="capture-hang:KIND"):
         command_line.read(["--model-path", "m", "--fault", "nothing"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "given_flags", "reason"),
+    [
+        ("capture-hang:draft-extend", [], "it is not captured"),
+        ("capture-hang:target-decode", EAGLE3, "it is not captured"),
+        ("capture-hang:target-decode@TP3", ["--tp-size", "2"], "no rank TP3"),
+        ("capture-hang:target-decode", ["--disable-cuda-graph"], "it is not captured"),
+        ("odd-rank:TP1", [], "no rank TP1"),
+        ("accept-one", [], "no speculation"),
+        ("not-replayed", ["--disable-cuda-graph"], "no graphs"),
+        ("capture-hang:target-verify@TP1", [*EAGLE3, "--tp-size", "2"], ""),
+        ("accept-one", EAGLE3, ""),
+        ("stall", [], ""),
+    ],
+)
+def test_a_fault_that_cannot_happen_here_is_said(
+    spec: str, given_flags: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command_line.read(["--model-path", "m", "--scenario", "steady", "--fault", spec, *given_flags])
+    said = capsys.readouterr().err
+    assert (f"warning: fault {spec} cannot happen here: {reason}" in said) == bool(reason)
+    assert bool(said) == bool(reason)
 
 
 def test_prefix_cache_counts_shared_prefixes() -> None:

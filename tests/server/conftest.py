@@ -138,6 +138,8 @@ _NORMAL: tuple[tuple[str, str], ...] = (
     (r"input throughput \(token/s\): [\d.]+", "input throughput (token/s): N"),
     (r"\b(pid|process|of) \d+", r"\1 PID"),
     (r"port \d+", "port PORT"),
+    # Whether a status can still be read depends on how soon the parent collects it.
+    (r"is gone, status not known|killed by SIGABRT|(?<=detokenizer \(pid PID\) )exit code \d+", "DIED"),
     (r"\b\d+ MiB resident", "N MiB resident"),
     (r"after [\d.]+ s\b", "after N s"),
     (r"progress for [\d.]+ s\b", "progress for N s"),

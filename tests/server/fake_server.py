@@ -56,6 +56,10 @@ def misbehave(moment: str) -> None:
     elif action == "detach":
         detach()
     elif action == "die-child":
+        time.sleep(0.8)
+        os.kill(WORKER, signal.SIGABRT)
+        time.sleep(3600)
+    elif action == "die-child-at-once":
         os.kill(WORKER, signal.SIGABRT)
         time.sleep(3600)
 

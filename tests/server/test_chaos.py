@@ -1,4 +1,4 @@
-"""Whatever is killed, stopped or starved at whatever moment: one clear error or a server, and nothing left."""
+"""Whatever is killed, stopped or starved at whatever moment: an error or a server, and nothing left."""
 
 from __future__ import annotations
 

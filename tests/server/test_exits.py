@@ -47,10 +47,16 @@ def test_death_is_told_with_its_cause(
     golden(name, caught.value)
 
 
+def test_worker_that_dies_before_it_was_seen(fake_spec: SpecMaker) -> None:
+    with pytest.raises(Exited, match=r"\(pid \d+\) killed by SIGABRT") as caught:
+        start(fake_spec(step="0", imports="die-child-at-once"))
+    assert "had not noticed" in caught.value.details[-1]
+
+
 @pytest.mark.parametrize(
     "fault",
     [
-        "abort",
+        "abort:4",
         "crash-first-replay",
         pytest.param("start-exit:weights", marks=pytest.mark.slow),
     ],
@@ -58,7 +64,7 @@ def test_death_is_told_with_its_cause(
 def test_emulated_deaths(emulated_spec: SpecMaker, golden: Golden, fault: str) -> None:
     with pytest.raises(Exited) as caught:
         start(emulated_spec(fault))
-    golden(f"emulated-{fault.replace(':', '-')}", caught.value)
+    golden(f"emulated-{fault.removesuffix(':4').replace(':', '-')}", caught.value)
 
 
 def test_taken_port_names_its_holder(fake_spec: SpecMaker, golden: Golden) -> None:

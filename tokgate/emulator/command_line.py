@@ -10,6 +10,7 @@ from typing import Any
 
 from tokgate.emulator import faults, flags, prepared, server_args
 from tokgate.emulator.server_args import condition_of
+from tokgate.emulator.settings import Settings, from_plain
 from tokgate.emulator.version import DEFAULT_VERSION, release_of
 from tokgate.errors import UsageFault
 
@@ -65,7 +66,7 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
         args = server_args.resolve(values, own.emulated_version)
     except flags.FlagFault as error:
         raise UsageFault(str(error)) from error
-    return {
+    plain = {
         "args": args,
         "plan": _plan(own.scenario, own.scenario_override, condition_of(args)),
         "faults": specs,
@@ -73,6 +74,17 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
         "launch_seed": own.launch_seed,
         "notices": notices,
     }
+    _warn(from_plain(plain))
+    return plain
+
+
+def _warn(settings: Settings) -> None:
+    """Say which faults cannot happen: a gate gives the same ones to profiles that differ."""
+    for fault in settings.faults:
+        if reason := settings.impossible(fault):
+            print(
+                f"tokgate.emulator: warning: fault {fault.spec} cannot happen here: {reason}", file=sys.stderr
+            )
 
 
 def _plan(scenario: str, overrides: list[str], condition: str) -> dict[str, Any]:

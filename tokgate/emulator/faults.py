@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 CAPTURE_KINDS = ("target-verify", "target-decode", "draft-decode", "draft-extend")
@@ -62,12 +62,16 @@ class FaultSpecError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault as asked. ``number`` is the argument as a number where it is one; ``rank`` is -1 for all."""
+    """One fault as asked, ``spec`` in words.
+
+    ``number`` is the argument as a number where it is one; ``rank`` is -1 for all.
+    """
 
     name: str
     argument: str
     number: float = 0.0
     rank: int = -1
+    spec: str = ""
 
 
 def parse(spec: str) -> Fault:
@@ -97,7 +101,7 @@ def parse(spec: str) -> Fault:
             raise FaultSpecError(f"fault '{name}' cannot name a rank ('@{rank_text}')")
         rank = _rank(name, rank_text)
     if name == "odd-rank":
-        return Fault(name, argument, rank=_rank(name, argument))
+        return Fault(name, argument, rank=_rank(name, argument), spec=spec)
     number = 0.0
     if argument and not kind.choices:
         try:
@@ -108,7 +112,7 @@ def parse(spec: str) -> Fault:
             raise FaultSpecError(
                 f"fault '{name}': {kind.argument} must be a positive number, got '{argument}'"
             )
-    return Fault(name, argument, number, rank)
+    return Fault(name, argument, number, rank, spec)
 
 
 def _rank(name: str, text: str) -> int:
@@ -142,6 +146,9 @@ class Faults:
         for spec in specs:
             fault = parse(spec)
             self._by_name.setdefault(fault.name, []).append(fault)
+
+    def __iter__(self) -> Iterator[Fault]:
+        return iter([fault for found in self._by_name.values() for fault in found])
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name

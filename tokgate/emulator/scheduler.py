@@ -7,9 +7,7 @@ of a loaded machine do not add up.
 from __future__ import annotations
 
 import os
-import resource
 import select
-import signal
 import time
 from collections import deque
 from typing import Any
@@ -18,6 +16,7 @@ from tokgate.emulator import server_args
 from tokgate.emulator.acceptance import Acceptance, geometric_positions
 from tokgate.emulator.channel import Channel
 from tokgate.emulator.counters import Counters
+from tokgate.emulator.fate import Fate
 from tokgate.emulator.log_lines import Log
 from tokgate.emulator.report import Report
 from tokgate.emulator.sequence import PrefixCache, Sequence
@@ -60,6 +59,7 @@ class Scheduler:
         self._log = Log(0 if settings.ranks > 1 else None)
         faults = settings.faults
         self._faults = faults
+        self._fate = Fate(faults, self._log)
         self._timing = Timing(settings.plan, settings.launch_seed, faults.number("slow") or 1.0)
         self._acceptance = self._make_acceptance()
         self._limit = server_args.running_limit(settings.args)
@@ -159,7 +159,7 @@ class Scheduler:
         now = time.monotonic()
         if now - self._pass_end > CATCH_UP_S:
             self._pass_end = now
-        self._planted_deaths()
+        self._fate.after(self._user_tokens)
 
     def _first_tokens(self) -> list[Any]:
         entries = []
@@ -222,20 +222,6 @@ class Scheduler:
             left.state, right.state = right.state, left.state
             left.partner = right.partner = True
 
-    def _planted_deaths(self) -> None:
-        stop = self._faults.number("scheduler-stop")
-        if stop and self._user_tokens >= stop:
-            self._user_tokens = -(10**9)
-            os.kill(os.getpid(), signal.SIGSTOP)
-        abort = self._faults.number("abort")
-        if abort and self._user_tokens >= abort:
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            self._log.raw(
-                "terminate called after throwing an instance of 'c10::Error'\n"
-                "  what():  CUDA error: unspecified launch failure (planted fault)\n"
-            )
-            os.abort()
-
     # --- messages from the HTTP process ---------------------------------------------------------
 
     def _reply(self, message: dict[str, Any], data: Any) -> None:
@@ -284,14 +270,16 @@ class Scheduler:
         self._reply(message, None)
 
     def _on_stop_profile(self, message: dict[str, Any]) -> None:
-        running = self._tracer is not None
-        if running:
-            self._stop_tracer()
-        self._reply(message, None if running else "Profiling is not in progress. Call /start_profile first.")
+        if self._tracer is None:
+            self._reply(message, "Profiling is not in progress. Call /start_profile first.")
+            return
+        self._stop_tracer()
+        self._reply(message, None)
 
     def _stop_tracer(self) -> None:
         tracer, self._tracer = self._tracer, None
-        assert tracer is not None
+        if tracer is None:
+            return
         self._log.line("Stop profiling...")
         try:
             tracer.write()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tokgate.emulator.faults import Faults
+from tokgate.emulator.faults import Fault, Faults
 from tokgate.emulator.version import release_of
 
 
@@ -51,6 +51,32 @@ class Settings:
         backend = args["speculative_draft_attention_backend"] or args["attention_backend"]
         since = {"triton": 8, "flashinfer": 14, "fa3": 23}.get(backend, 8)
         return self.speculative and bool(args["emulated_decode_graphs"]) and self.patch >= since
+
+    @property
+    def captures(self) -> set[str]:
+        """Kinds of CUDA graphs that are captured, in the words of the ``capture-hang`` fault."""
+        if not self.args["emulated_decode_graphs"]:
+            return set()
+        if not self.speculative:
+            return {"target-decode"}
+        kinds = {"target-verify"}
+        if self.args["speculative_num_steps"] > 1:
+            kinds.add("draft-decode")
+        if self.draft_extend_graph:
+            kinds.add("draft-extend")
+        return kinds
+
+    def impossible(self, fault: Fault) -> str:
+        """Why a fault cannot happen under these settings; empty when it can."""
+        if fault.rank >= self.ranks:
+            return f"no rank TP{fault.rank} with tp-size {self.ranks}"
+        if fault.name == "capture-hang" and fault.argument not in self.captures:
+            return f"it is not captured ({', '.join(sorted(self.captures)) or 'nothing'} is)"
+        if fault.name == "accept-one" and not self.speculative:
+            return "no speculation"
+        if fault.name == "not-replayed" and not self.captures:
+            return "no graphs"
+        return ""
 
     @property
     def graph_word(self) -> str:

@@ -17,7 +17,7 @@ class Timing:
     Args:
         plan: from :meth:`tokgate.emulator.scenario.Scenario.plan`.
         launch_seed: draws the launch's factor and the scatter of its runs; ``None`` for the scenario's
-            own seed, with which everything repeats.
+            own seed, with which everything repeats and the launch's factor is 1.
         slow: factor of the ``slow`` fault, 1.0 without it.
     """
 
@@ -27,7 +27,7 @@ class Timing:
         self._repeats = launch_seed is None
         seed = plan["seed"] if launch_seed is None else launch_seed
         self._random = random.Random(f"{plan['condition']}/{seed}")
-        launch = self._random.gauss(0.0, 1.0) * self._costs["launch_sd"]
+        launch = 0.0 if self._repeats else self._random.gauss(0.0, 1.0) * self._costs["launch_sd"]
         self._fixed = slow * math.exp(launch)
         self._runs = 0
         self._run = 1.0

@@ -16,6 +16,13 @@ from typing import Any
 from tokgate.emulator.settings import Settings
 
 CPU_THREAD, GPU_STREAM = 1, 7
+# Kind of captured graph -> part of a step.
+PARTS = {
+    "target-decode": "decode",
+    "target-verify": "verify",
+    "draft-decode": "draft",
+    "draft-extend": "draft_extend",
+}
 KERNELS = {
     "decode": "emulated_decode_forward",
     "verify": "emulated_target_verify_forward",
@@ -110,11 +117,4 @@ class Tracer:
 
 def launched_graphs(settings: Settings) -> set[str]:
     """Parts of a step that run as one CUDA graph each: 1 without speculation, 2 or 3 with it."""
-    if not settings.speculative:
-        return {"decode"}
-    graphs = {"verify"}
-    if settings.args["speculative_num_steps"] > 1:
-        graphs.add("draft")
-    if settings.draft_extend_graph:
-        graphs.add("draft_extend")
-    return graphs
+    return {PARTS[kind] for kind in settings.captures}

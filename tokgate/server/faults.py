@@ -16,6 +16,7 @@ from tokgate.server.timeline import CAPTURE, Timeline, odd_captures
 _LAST_WORDS_S = 1.0
 _HEALTH_S = 2.0
 _NO_LAUNCHER = re.compile(r"python\S*: (Error while finding module .*|No module named .*|can't open file .*)")
+_CRASHED = re.compile(r"^Subprocess (\S+) \(pid=(\d+)\) crashed with exit code (-?\d+)")
 _NO_MODEL = re.compile(
     r"is not a local folder and is not a valid model identifier|Repo id must be|"
     r"couldn't connect to .* to load|does not appear to have a file named config\.json"
@@ -91,7 +92,11 @@ def exited(
         group.wait(_LAST_WORDS_S)
     cause = deaths.cause(spec.log_path)
     after = "" if lived_s is None else f" after {wording.seconds(lived_s)}"
-    headline = f"{phase}: {_fate(death)}{after}"
+    fate, line = _fate(death), cause.line
+    if crashed := _CRASHED.search(line):
+        # SGLang saw which child died; that the server then ended is only the consequence.
+        fate, line = f"{crashed[1]} (pid {crashed[2]}) {wording.status(int(crashed[3]))}", ""
+    headline = f"{phase}: {fate}{after}"
     if fault := _host_fault(spec, cause, group):
         return fault
     last = last_lines(spec.log_path, 3)
@@ -101,7 +106,7 @@ def exited(
     if death is not None and group is not None and not death.is_root and group.root.poll() is None:
         details.append(f"the server process (pid {group.pid}) had not noticed")
     return Exited(
-        headline + (f": {cause.line}" if cause.line else ""),
+        headline + (f": {line}" if line else ""),
         details,
         profile=spec.profile.name,
         phase=phase,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -135,10 +136,18 @@ class ProcessGroup:
         ]
         return min(dead, key=lambda death: 2 if death.status == 0 else death.status is None, default=None)
 
-    def essential(self) -> list[Process]:
-        """The processes whose death ends the server: the root, schedulers, the detokenizer; those alive."""
+    def descriptors(self) -> list[int]:
+        """New pidfds of the processes whose death ends the server: the root, schedulers, the detokenizer.
+
+        One that has died meanwhile is left out: :meth:`death` tells of it.
+        """
         wanted = {self.pid, *self._workers}
-        return [process for process in self.members() if process.pid in wanted]
+        found = []
+        for process in self.members():
+            if process.pid in wanted:
+                with contextlib.suppress(ProcessLookupError):
+                    found.append(os.pidfd_open(process.pid))
+        return found
 
     def _note_zombies(self, processes: Iterable[Process]) -> dict[int, tuple[str, int, int]]:
         """Children killed by a signal that their parent has not collected: pid -> name, status, looks.

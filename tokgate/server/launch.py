@@ -205,18 +205,17 @@ class _Startup:
     def _server(self) -> Server:
         spec = self._spec
         phases = self._timeline.finish(time.monotonic())
-        info = [
-            probe.get_json(spec.host, spec.port, path, _INFO_S)
-            or probe.get_json(spec.host, spec.port, path.replace("/", "/get_"), _INFO_S)
-            or {}
-            for path in ("/server_info", "/model_info")
-        ]
+        info = [probe.get_info(spec.host, spec.port, name, _INFO_S) for name in ("server_info", "model_info")]
+        self._group.members()
+        if (death := self._group.death()) is not None:
+            raise self._died(death)
         return Server(
             spec,
             self._group,
             self._ledger,
             phases=phases,
             captures=self._timeline.captures,
+            nccl_version=self._timeline.nccl_version,
             server_info=info[0],
             model_info=info[1],
         )

@@ -16,8 +16,21 @@ FIRST_TOKENS = 8
 def get_json(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any] | None:
     """A JSON object by GET; ``None`` when there is no such answer."""
     status, body = get(host, port, path, timeout_s)
-    if status != 200:
-        return None
+    return _object(body) if status == 200 else None
+
+
+def get_info(host: str, port: int, name: str, timeout_s: float) -> dict[str, Any]:
+    """``/server_info`` or ``/model_info``, under its older name where a server does not know the newer.
+
+    Empty when there is no such answer.
+    """
+    status, body = get(host, port, f"/{name}", timeout_s)
+    if status in {404, 405}:
+        status, body = get(host, port, f"/get_{name}", timeout_s)
+    return (_object(body) if status == 200 else None) or {}
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
     try:
         data = json.loads(body)
     except ValueError:

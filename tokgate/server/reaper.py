@@ -8,6 +8,8 @@ owner.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import select
 import signal
@@ -20,6 +22,7 @@ from pathlib import Path
 import tokgate
 from tokgate.host import lock, marker
 
+_LAST_WAIT_S = 10.0
 _lock = threading.Lock()
 _process: subprocess.Popen[bytes] | None = None
 
@@ -50,6 +53,21 @@ def _tell(line: str) -> None:
             _process.stdin.flush()
         except BrokenPipeError:
             _process = None
+
+
+def _close() -> None:
+    """At exit: let the reaper do its work, and collect it."""
+    global _process
+    with _lock:
+        running, _process = None if _owner_changed() else _process, None
+    if running is not None and running.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            running.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.wait(_LAST_WAIT_S)
+
+
+atexit.register(_close)
 
 
 def _owner_changed() -> bool:

@@ -18,7 +18,7 @@ from tokgate.server import faults, truth, wording
 from tokgate.server.group import Death, ProcessGroup
 from tokgate.server.spec import LaunchSpec
 from tokgate.server.teardown import GpuLedger, Teardown, tear_down
-from tokgate.server.timeline import Capture, PhaseTime
+from tokgate.server.timeline import Capture, PhaseTime, odd_captures
 from tokgate.sglang.http import Override, overrides
 
 
@@ -32,6 +32,7 @@ class Server:
         captures: graph captures by kind and rank.
         server_info, model_info: as the server reports them; empty where it does not.
         environments: NCCL_*, CUDA_*, SGLANG_* of every worker process, by its title.
+        nccl_version: as the log gives it; ``None`` when it does not (one rank loads no NCCL).
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Server:
         *,
         phases: tuple[PhaseTime, ...],
         captures: tuple[Capture, ...],
+        nccl_version: str | None,
         server_info: Mapping[str, Any],
         model_info: Mapping[str, Any],
     ) -> None:
@@ -49,6 +51,7 @@ class Server:
         self.launch = group.mark
         self.phases = phases
         self.captures = captures
+        self.nccl_version = nccl_version
         self.server_info = server_info
         self.model_info = model_info
         self._group = group
@@ -105,6 +108,11 @@ class Server:
         """Whether it was stopped or torn down."""
         return self._teardown is not None
 
+    @property
+    def odd_captures(self) -> list[str]:
+        """Ranks whose graph captures differ from the others', in words."""
+        return odd_captures(self.captures)
+
     def processes(self) -> list[proc.Process]:
         """Its living processes, oldest first."""
         return [] if self.stopped else self._group.members()
@@ -149,7 +157,8 @@ class Server:
             Exited: at the end of the body, when a process has died; it takes the place of the client's
                 own exception.
         """
-        descriptors = [os.pidfd_open(process.pid) for process in self._group.essential()]
+        self.ensure_alive(phase)
+        descriptors = self._group.descriptors()
         reader, writer = os.pipe()
 
         def wait() -> None:

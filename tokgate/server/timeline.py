@@ -54,6 +54,7 @@ class Timeline:
         since_s: when it began.
         done: those that ended, in order; a phase entered twice is listed twice.
         is_ready: the engine said that it is ready.
+        nccl_version: as the log gives it.
     """
 
     def __init__(self, started_s: float) -> None:
@@ -61,6 +62,7 @@ class Timeline:
         self.since_s = started_s
         self.done: list[PhaseTime] = []
         self.is_ready = False
+        self.nccl_version: str | None = None
         self._captures: dict[tuple[str, str], Capture] = {}
         self._models_loaded: dict[str, int] = {}
         self._steps: dict[str, list[str]] = {}
@@ -91,6 +93,8 @@ class Timeline:
                     self.enter(SETUP, now_s)
             case ev.Capacity() | ev.Serving():
                 self.enter(WARMUP, now_s)
+            case ev.NcclVersion(version=version):
+                self.nccl_version = version
             case ev.Ready():
                 self.is_ready = True
 
