@@ -16,7 +16,7 @@ from tests.environments.wheels import pinned, recipe, wheel
 from tokgate.config.engine import load_engine, resolve_engine
 from tokgate.environments import environment, installer
 from tokgate.environments.checksum import contents
-from tokgate.environments.environment import MARKER, make, site_packages
+from tokgate.environments.environment import MARKER, make, site_packages, standing
 from tokgate.environments.recipe import RECIPES, Recipe
 from tokgate.errors import HostFault
 
@@ -80,6 +80,15 @@ def test_changed_lock_is_another_environment(index: Index, made_once: MadeOnce, 
     changed = recipe(lock_file, "sglang")
     assert changed.digest != index.recipe.digest
     assert not (made_once.root / "small" / changed.lock.digest[:12]).exists()
+
+
+def test_standing_tells_what_is_there(index: Index, made_once: MadeOnce, tmp_path: Path) -> None:
+    assert standing(index.recipe, tmp_path) is None
+    found = standing(index.recipe, made_once.root)
+    assert found is not None and found.current and found.disk_bytes > 1_000_000
+    other = dataclasses.replace(index.recipe, stand_in=False)
+    found = standing(other, made_once.root)
+    assert found is not None and not found.current
 
 
 def test_missing_file_is_told(index: Index, made_once: MadeOnce, tmp_path: Path) -> None:

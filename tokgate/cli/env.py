@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tokgate import environments
-from tokgate.environments.environment import made_bytes, make, recipe_named
+from tokgate.environments.environment import make, recipe_named, standing
 from tokgate.environments.recipe import RECIPES
 
 app = typer.Typer(help="Make and list the environments that engines run in.", no_args_is_help=True)
@@ -41,7 +41,11 @@ def list_command(root: Root = None) -> None:
     folder = root or environments.root()
     width = max(map(len, RECIPES))
     for name, recipe in RECIPES.items():
-        size_bytes = made_bytes(folder / name)
-        state = "not made" if size_bytes is None else f"made, {size_bytes / 1e9:.1f} GB"
+        found = standing(recipe, folder)
+        if found is None:
+            state = "not made"
+        else:
+            state = f"made, {found.disk_bytes / 1e9:.1f} GB"
+            state += "" if found.current else f"; not of this tokgate: tokgate env make {name}"
         typer.echo(f"{name:<{width}}  {recipe.summary}: {state}")
     typer.echo(f"in {folder}")

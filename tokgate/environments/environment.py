@@ -25,6 +25,7 @@ from pathlib import Path
 import yaml
 from filelock import FileLock, Timeout
 
+from tokgate.config.engine import load_engine
 from tokgate.environments import installer
 from tokgate.environments.checksum import Contents, contents
 from tokgate.environments.recipe import CPU_ENVIRONMENT, KERNELS, LAUNCHER, RECIPES, Recipe
@@ -96,11 +97,39 @@ def make(recipe: Recipe, root: Path, say: Say, *, rebuild: bool = False) -> Made
     return Made(recipe, engine_file, environment, built, time.monotonic() - began)
 
 
-def made_bytes(folder: Path) -> int | None:
-    """Size in bytes of the environment in use in a folder under the root; None when none is complete."""
-    for marker in sorted(folder.glob(f"*/{MARKER}")):
-        return int(json.loads(marker.read_text(encoding="utf-8"))["disk_bytes"])
-    return None
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An environment that was made before.
+
+    Attributes:
+        disk_bytes: space that it takes.
+        current: whether it is what :func:`make` would make now; False after a change of the lock or of
+            tokgate's own files in it.
+    """
+
+    disk_bytes: int
+    current: bool
+
+
+def standing(recipe: Recipe, root: Path) -> Standing | None:
+    """The environment in use under the root; None when none was made.
+
+    Raises:
+        ConfigFault, HostFault: its files cannot be read.
+    """
+    engine_file = root / recipe.name / "engine.yaml"
+    if not engine_file.is_file():
+        return None
+    engine = load_engine(engine_file)
+    marker = Path(engine.python).parent.parent / MARKER
+    try:
+        disk_bytes = int(json.loads(marker.read_text(encoding="utf-8"))["disk_bytes"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HostFault(
+            f"environment '{recipe.name}' is damaged: {marker} cannot be read",
+            [f"build it anew with: tokgate env make {recipe.name} --rebuild"],
+        ) from error
+    return Standing(disk_bytes, engine.lock_digest == recipe.digest)
 
 
 def site_packages(environment: Path) -> Path:

@@ -199,4 +199,7 @@ def _is_worker(process: Process) -> bool:
     # Compilers, ldconfig and the like come and go while an engine starts; schedulers and the
     # detokenizer must stay. They are spawned by multiprocessing and rename themselves later.
     line = proc.command_line(process.pid) or ""
-    return line.startswith("sglang::") or "--multiprocessing-fork" in line
+    if not line.startswith("sglang::") and "--multiprocessing-fork" not in line:
+        return False
+    # A worker that starts a tool forks first: until the copy has become the tool, it looks like the worker.
+    return line != proc.command_line(process.parent)
