@@ -26,6 +26,9 @@ from tokgate.verdict import Kind, Verdict
 SPEED = "decode_tok_s"
 """What speculation changes: tokens a second after the first one."""
 
+ALL_REJECTED = 1.02
+"""An accept length below this is the bonus token alone."""
+
 
 class Judge:
     """Turns figures into verdicts.
@@ -125,6 +128,48 @@ class Judge:
                 "change_percent": 100 * decision.change,
                 "smallest_detectable_percent": None if least is None else 100 * least,
             },
+        )
+
+    def accept_length(self, measured: Measured, predicted: Sequence[int]) -> Verdict:
+        """Accept length of a synthetic pair: verify passes request by request, compared exactly.
+
+        Args:
+            predicted: verify passes by prompt.
+        """
+        runs = measured.series("accept_length")
+        case = _Case(measured, "accept_length", "tokens", runs)
+        requests = [r for sample in measured.samples for r in sample.requests]
+        told = [r for r in requests if r.verify_count is not None]
+        if not told or len(told) < len(requests):
+            return case.verdict(
+                Kind.INCONCLUSIVE,
+                f"accept_length: {len(requests) - len(told)} of {len(requests)} requests report no verify count",
+            )
+        off = [r for r in told if r.verify_count != predicted[r.index]]
+        expected = fmean(((r.completion_tokens or 0) - 1) / predicted[r.index] for r in told)
+        figures_known = {"reference": expected, "change_percent": 100 * (fmean(runs) / expected - 1)}
+        compared = f"{count(len(told), 'request')} compared exactly"
+        if not off:
+            return case.verdict(
+                Kind.PASS,
+                f"accept_length: {figure(fmean(runs))} as predicted for this pair, {compared}",
+                figures=figures_known,
+            )
+        now = fmean(runs)
+        first = off[0]
+        body = [
+            f"request {first.index}: {first.verify_count} verify passes, predicted {predicted[first.index]}",
+            "a synthetic pair has no noise here: a difference is a change of the engine's behaviour",
+        ]
+        kind = Kind.REGRESSION if now < expected else Kind.IMPROVED
+        if now < ALL_REJECTED:
+            kind = Kind.MISCONFIGURED
+            body.append("every draft is rejected: the draft is not used, or gets the wrong hidden states")
+        return case.verdict(
+            kind,
+            f"accept_length: {now:.3f} vs {expected:.3f} tokens predicted, {len(off)} of {compared} differ",
+            body,
+            figures=figures_known,
         )
 
     def net_gain(self, workload: Workload, measured: Measured, reference: Measured) -> Verdict:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tokgate.models import maker
-from tokgate.models.truth import load_truth, predicted_output
+from tokgate.models.truth import load_truth, predicted_output, predicted_verify_count
 
 
 def root() -> Path:
@@ -54,6 +54,19 @@ def vocabulary(target: Path) -> int | None:
     except (OSError, ValueError, AttributeError):
         return None
     return size if isinstance(size, int) else None
+
+
+def known_verify_counts(
+    folder: Path | None, prompts: Sequence[Sequence[int]], new_tokens: int, steps: int
+) -> list[int] | None:
+    """Verify passes that a greedy request takes with a synthetic pair at topk 1, by prompt; ``None`` for
+    other models and for pairs with near-ties."""
+    if folder is None or not (folder / "truth.json").is_file():
+        return None
+    truth = load_truth(folder)
+    if truth.near_tie is not None:
+        return None
+    return [predicted_verify_count(truth, prompt, new_tokens, steps) for prompt in prompts]
 
 
 def known_outputs(

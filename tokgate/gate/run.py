@@ -21,6 +21,7 @@ from tokgate.gate.measurement import Measurer
 from tokgate.gate.results import Results
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import Starter
+from tokgate.load import prompts
 from tokgate.report.markdown import report
 from tokgate.verdict import Verdict
 
@@ -53,39 +54,48 @@ class Run:
     ) -> None:
         self.setup = setup
         self.verdicts: list[Verdict] = []
-        self._claim = ExitStack()
-        warnings = self._claim.enter_context(claim(setup))
-        self.results = Results(
-            setup.request.results,
-            {
-                "tokgate": __version__,
-                "engine": setup.engine.name,
-                "engine_kind": setup.engine.kind,
-                "sglang": setup.engine.version,
-                "host_class": setup.host_class,
-                "profiles": sorted(profiles),
-                "workloads": sorted(workloads),
-                "gated_metrics": list(setup.gate.metrics),
-                "host_warnings": warnings,
-            },
-        )
-        starter = self._starter = Starter(setup, self.results)
-        measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
-        self.cases = self._cases(starter) if with_parity else {}
-        plan = [self._planned(name, measured) for name in self._with_references(profiles)]
-        self.judge = Judge(setup.gate, setup.request.baselines, self.results.name, verdicts)
-        self.campaign = Campaign(
-            plan,
-            starter,
-            Measurer(setup, self.results, starter),
-            side_by_side=setup.engine.kind == "emulated",
-        )
         self._verdict_of: dict[int, Verdict] = {}
+        self._status = "failed"
+        with ExitStack() as stack:
+            warnings = stack.enter_context(claim(setup))
+            self.results = Results(setup.request.results, self._facts(profiles, workloads, warnings))
+            stack.callback(self._end)
+            self._starter = Starter(setup, self.results)
+            self.cases = self._cases() if with_parity else {}
+            self.judge = Judge(setup.gate, setup.request.baselines, self.results.name, verdicts)
+            measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
+            self.campaign = Campaign(
+                [self._planned(name, measured) for name in self._with_references(profiles)],
+                self._starter,
+                Measurer(setup, self.results, self._starter),
+                side_by_side=setup.engine.kind == "emulated",
+            )
+            # Nothing failed: what was opened stays open until the run ends.
+            self._claim = stack.pop_all()
 
-    def _cases(self, starter: Starter) -> dict[str, Case]:
+    def _end(self) -> None:
+        self.results.close(self._status)
+
+    def _facts(
+        self, profiles: Collection[str], workloads: Collection[str], warnings: list[str]
+    ) -> dict[str, object]:
+        setup = self.setup
+        return {
+            "tokgate": __version__,
+            "engine": setup.engine.name,
+            "engine_kind": setup.engine.kind,
+            "sglang": setup.engine.version,
+            "host_class": setup.host_class,
+            "profiles": sorted(profiles),
+            "workloads": sorted(workloads),
+            "gated_metrics": list(setup.gate.metrics),
+            "host_warnings": warnings,
+        }
+
+    def _cases(self) -> dict[str, Case]:
         sizes = self.setup.gate.parity.get(self.setup.engine.kind, ParitySizes())
         profile = next(iter(self.setup.profiles.values()))
-        return parity.cases(sizes, starter.served(profile).vocabulary or SMALL_VOCABULARY)
+        return parity.cases(sizes, self._starter.served(profile).vocabulary or SMALL_VOCABULARY)
 
     def _planned(self, name: str, workloads: tuple[Workload, ...]) -> Planned:
         profile = self.setup.profiles[name]
@@ -93,14 +103,27 @@ class Run:
         cases = self.cases if is_reference or profile.speculation else {}
         return Planned(profile, workloads, cases, is_reference)
 
+    def accept_length(self, visit: Visit, workload: Workload) -> Verdict:
+        """Accept length: exactly, where the model's is known beforehand; else against the stored baseline."""
+        measured = visit.measured(workload)
+        asked = visit.profile.speculation
+        if asked is None or asked.steps is None or asked.topk != 1:
+            return self.judge.against_baseline(measured, "accept_length")
+        served = self._starter.served(visit.profile)
+        ids = prompts.build(workload, served.vocabulary).ids or ()
+        known = modelstore.known_verify_counts(served.folder, ids, workload.output_tokens, asked.steps)
+        if known is None:
+            return self.judge.against_baseline(measured, "accept_length")
+        return self.judge.accept_length(measured, known)
+
     def parity(self, name: str, visit: Visit) -> Verdict:
         """Greedy parity of a profile with its reference, on one case."""
         case = self.cases[name]
         reference = self.reference(visit.profile)
         wanted = self.campaign.visit(reference).answers(name)
-        prompts = [request.prompt_ids for request in case.requests]
+        asked = [request.prompt_ids for request in case.requests]
         truth = modelstore.known_outputs(
-            self._starter.served(visit.profile).folder, prompts, case.requests[0].new_tokens
+            self._starter.served(visit.profile).folder, asked, case.requests[0].new_tokens
         )
         return parity.judge(
             name,
@@ -156,8 +179,8 @@ class Run:
     ) -> None:
         try:
             self.campaign.close()
-        finally:
-            self.results.close("interrupted" if kind else "complete")
             text = report(self.setup.header(), self.verdicts)
             (self.results.folder / "report.md").write_text(text, encoding="utf-8")
+        finally:
+            self._status = "interrupted" if kind else "complete"
             self._claim.close()

@@ -1,0 +1,137 @@
+"""Bad input: one clear line, the right exit code, no traceback, nothing lost, no process left."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gate.runs import ROOT, tokgate
+
+
+def configuration(folder: Path, **replacements: tuple[str, str]) -> Path:
+    """A copy of the shipped configuration with a replacement in some files."""
+    for name in ("profiles", "workloads", "gate"):
+        text = (ROOT / "perf_tests" / f"{name}.yaml").read_text()
+        old, new = replacements.get(name, ("", ""))
+        assert old in text
+        (folder / f"{name}.yaml").write_text(text.replace(old, new, 1))
+    return folder
+
+
+def run(results: Path, *arguments: str) -> tuple[int, str]:
+    done = tokgate("gate", "perf_tests", "-p", "no:cacheprovider", f"--results={results}", *arguments)
+    output = done.stdout + done.stderr
+    assert "Traceback" not in output, output
+    return done.returncode, output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--profiles=basline"], r"no profile 'basline' in .*; did you mean 'baseline'\?"),
+        (["--workloads=chat-bs2"], r"no workload 'chat-bs2'"),
+        (["--engine=nonesuch"], r"no engine named 'nonesuch'"),
+        (["-m", "gpu and cpu"], r"names several engines: gpu, cpu"),
+        (["-n", "2"], r"cannot run under pytest-xdist"),
+        (["-k", "nothing_of_that_name"], r"deselected"),
+    ],
+)
+def test_options_that_mean_nothing_exit_2(arguments: list[str], line: str, tmp_path: Path) -> None:
+    code, output = run(tmp_path, *arguments)
+    assert re.search(line, output), output
+    assert code == 2, output
+
+
+def test_a_faulty_file_lists_its_faults_and_exits_2(tmp_path: Path) -> None:
+    folder = configuration(
+        tmp_path, profiles=("cuda_graphs: on", "cuda_graph: on"), gate=("unit: tok/s, ", "")
+    )
+    code, output = run(tmp_path / "results", f"--config-folder={folder}")
+    assert code == 2
+    assert "metrics.output_tok_s.unit: is missing" in output
+    (folder / "gate.yaml").write_text((ROOT / "perf_tests/gate.yaml").read_text())
+    code, output = run(tmp_path / "results", f"--config-folder={folder}")
+    assert code == 2
+    assert "profiles.baseline.cuda_graph: unknown key; did you mean 'cuda_graphs'?" in output
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_missing_interpreter_is_the_hosts_fault(tmp_path: Path) -> None:
+    engine = tmp_path / "engine.yaml"
+    engine.write_text("kind: cpu\nversion: 0.5.23\npython: /nowhere/bin/python\n")
+    model = tmp_path / "model"
+    for part in ("target", "draft"):
+        (model / part).mkdir(parents=True)
+        (model / part / "config.json").write_text("{}")
+    code, output = run(
+        tmp_path / "results",
+        f"--engine={engine}",
+        f"--model={model}",
+        "--profiles=baseline",
+        "-k=startup",
+    )
+    assert "UNFIT startup[baseline] the engine's interpreter /nowhere/bin/python does not exist" in output
+    assert code == 3
+
+
+def test_a_missing_model_is_the_hosts_fault(tmp_path: Path) -> None:
+    engine = tmp_path / "engine.yaml"
+    engine.write_text(f"kind: cpu\nversion: 0.5.23\npython: {sys.executable}\n")
+    folder = configuration(
+        tmp_path,
+        profiles=(
+            "  pair-small: {synthetic: {preset: small, accept_length: 4.0}}",
+            "  pair-small: {target: /no/model}",
+        ),
+    )
+    code, output = run(
+        tmp_path / "results",
+        f"--engine={engine}",
+        f"--config-folder={folder}",
+        "--profiles=baseline",
+        "-k=startup",
+    )
+    assert "UNFIT startup[baseline] the model of --model-path does not exist: /no/model" in output
+    assert code == 3
+
+
+def test_an_engine_that_dies_at_once_is_quoted(tmp_path: Path) -> None:
+    code, output = run(tmp_path, "--engine=emulated:foundling", "--profiles=baseline", "-k=startup")
+    assert re.search(r"EXITED startup\[baseline\] spawn: exit code 2 .*foundling", output), output
+    assert code == 1
+
+
+def test_a_results_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, output = run(tmp_path / "file" / "results", "--profiles=baseline", "-k=startup")
+    assert "results cannot be written" in output or "cannot be made" in output
+    assert code == 3
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None, reason="needs unshare (util-linux) to mount a small disk"
+)
+def test_a_full_disk_is_said_and_what_was_written_stays(tmp_path: Path) -> None:
+    """A disk of 2.5 MB: the log's reserve fits, the Samples of many runs do not."""
+    command = [
+        "unshare", "--mount", "--map-root-user", "sh", "-c",
+        'mount -t tmpfs -o size=1700k none "$0" && "$@"; code=$?; cp -r "$0"/*/samples "$0"/../kept; exit $code',
+        str(tmp_path / "small"),
+        sys.executable, "-m", "tokgate", "gate", "perf_tests", "-p", "no:cacheprovider",
+        f"--results={tmp_path / 'small'}", "--engine=emulated:steady", "--profiles=baseline", "--runs=400",
+        "--workloads=chat-bs8", "-k=throughput",
+    ]  # fmt: skip
+    (tmp_path / "small").mkdir()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    output = done.stdout + done.stderr
+    if "unshare failed" in output or "mount:" in output:
+        pytest.skip(f"a small disk cannot be mounted here: {output.splitlines()[0]}")
+    assert "No space left on device" in output
+    assert "Traceback" not in output
+    assert done.returncode == 3, output
+    assert list((tmp_path / "kept").rglob("*.sample.json"))

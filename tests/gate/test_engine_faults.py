@@ -1,0 +1,75 @@
+"""Faults planted in the engine: the right verdict each, one start each, other profiles go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gate.runs import Finished, gate
+from tokgate.analysis.parity_case import load_case
+from tokgate.verdict import Kind
+
+QUICK = ("--engine=emulated:steady", "--workloads=chat-bs1", "--runs=2")
+
+
+def logs(run: Finished, profile: str) -> list[str]:
+    return sorted(path.name for path in (run.folder / "logs").glob(f"{profile}-*.log"))
+
+
+def test_without_a_fault_there_is_none(tmp_path: Path) -> None:
+    run = gate(tmp_path, *QUICK, "--profiles=eagle3-graphs", "-k=parity or startup or net_gain")
+    assert {v.kind for v in run.verdicts} == {Kind.PASS}, run.output
+    assert run.code == 0
+
+
+def test_a_wrong_token_diverges_and_leaves_a_case_to_replay(tmp_path: Path) -> None:
+    run = gate(
+        tmp_path, *QUICK, "--profiles=eagle3-graphs", "--engine-fault=wrong-token:5", "-k=parity and many"
+    )
+    verdict = run.one("parity-many[eagle3-graphs]")
+    assert verdict.kind is Kind.DIVERGED, run.output
+    assert "at output token 5" in verdict.headline
+    assert load_case(Path(verdict.files[0])).requests
+    assert verdict.next_command is not None and "parity replay" in verdict.next_command
+    assert run.code == 1
+
+
+def test_a_server_that_dies_at_start_is_started_once_and_spares_the_others(tmp_path: Path) -> None:
+    run = gate(
+        tmp_path,
+        *QUICK,
+        "--profiles=eagle3-graphs",
+        "--engine-fault=crash-first-replay",
+        "-k=startup or throughput",
+    )
+    verdicts = run.verdicts
+    assert {v.kind for v in verdicts} == {Kind.EXITED}, run.output
+    # One verdict a profile, however many tests it stops; one start each.
+    assert sorted(v.subject for v in verdicts) == ["startup[baseline]", "startup[eagle3-graphs]"]
+    assert logs(run, "baseline") == ["baseline-0.log"]
+    assert logs(run, "eagle3-graphs") == ["eagle3-graphs-0.log"]
+    assert run.code == 1
+
+
+def test_a_capture_that_never_ends_is_a_hang_of_its_profile_alone(tmp_path: Path) -> None:
+    run = gate(
+        tmp_path,
+        *QUICK,
+        "--profiles=eagle3-graphs",
+        "--engine-fault=capture-hang:draft-extend",
+        "-k=startup or net_gain",
+    )
+    hang = run.one("startup[eagle3-graphs]")
+    assert hang.kind is Kind.HANG, run.output
+    assert hang.headline.startswith("draft-extend graph capture: no progress for")
+    assert run.one("startup[baseline]").kind is Kind.PASS
+    assert any(path.endswith(".log") for path in hang.files)
+    assert run.code == 1
+
+
+@pytest.mark.parametrize("fault", ["http-500:1", "early-close:3"])
+def test_requests_that_fail_are_counted_and_never_a_fast_run(tmp_path: Path, fault: str) -> None:
+    run = gate(tmp_path, *QUICK, "--profiles=baseline", f"--engine-fault={fault}", "-k=throughput or latency")
+    assert not [v for v in run.verdicts if v.outcome == "green"], run.output
+    assert run.code in {1, 3}
