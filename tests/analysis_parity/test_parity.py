@@ -12,10 +12,10 @@ from tokgate.analysis.parity import (
     Output,
     TopTwo,
     compare,
-    find_repetition,
     first_difference,
     measure_floor,
 )
+from tokgate.analysis.repetition import find_repetition
 
 RIGHT = tuple(range(100, 164))
 FLOOR = Floor(0.02, 64)

@@ -124,8 +124,8 @@ def test_every_preset_fits_its_heads_and_dimensions(name):
 
 
 def test_a_hidden_size_too_small_is_said(monkeypatch):
-    small = dataclasses.replace(presets.PRESETS["tiny"], name="x", hidden=128)
-    with pytest.raises(ValueError, match=r"needs \d+ dimensions, hidden is 128"):
+    small = dataclasses.replace(presets.PRESETS["tiny"], name="x", hidden=112)
+    with pytest.raises(ValueError, match=r"needs \d+ dimensions, hidden is 112"):
         build_layout(small)
 
 

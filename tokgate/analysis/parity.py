@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tokgate.analysis.repetition import Repetition, find_repetition
+
 FLOOR_FACTOR = 2.0
 """A tie may be this much wider than the largest change seen: the floor is the largest of a finite sample."""
 
-REPEATS = 8
-"""Shortest run of one block, in tokens, that is called repetition."""
-
-LONGEST_BLOCK = 8
-"""Longest block that is looked for when judging repetition, tokens."""
+SHORTEST_MATCH = 8
+"""Tokens past the difference that must agree before an output is called another request's."""
 
 
 class Outcome(StrEnum):
@@ -87,21 +86,6 @@ class Floor:
     def tolerance(self) -> float:
         """Widest gap that counts as a tie, nats."""
         return FLOOR_FACTOR * self.largest
-
-
-@dataclass(frozen=True, slots=True)
-class Repetition:
-    """A block of tokens given over and over.
-
-    Attributes:
-        start: output position where it begins.
-        block: the block.
-        times: whole repetitions.
-    """
-
-    start: int
-    block: tuple[int, ...]
-    times: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,19 +249,6 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def find_repetition(ids: Sequence[int], start: int) -> Repetition | None:
-    """A short block repeated from near ``start`` to the end, at least :data:`REPEATS` tokens and 3 times."""
-    for size in range(1, LONGEST_BLOCK + 1):
-        same = len(ids) - 1
-        while same - size >= max(start - 1, 0) and ids[same] == ids[same - size]:
-            same -= 1
-        begin = same - size + 1
-        length = len(ids) - begin
-        if length >= max(REPEATS, 3 * size):
-            return Repetition(begin, tuple(ids[begin : begin + size]), length // size)
-    return None
-
-
 def _owner(request: int, references: Sequence[Output], other: Output, position: int) -> int | None:
     """The request whose output was given instead, if one agrees for longer than chance explains."""
     for i, candidate in enumerate(references):
@@ -286,7 +257,7 @@ def _owner(request: int, references: Sequence[Output], other: Output, position: 
         agreed = first_difference(candidate.ids, other.ids)
         length = len(other.ids) if agreed is None else agreed
         # Outputs may share a beginning: what counts is agreement past the difference, to the end or for long.
-        if agreed is None or length >= position + max(REPEATS, (len(other.ids) - position) // 2):
+        if agreed is None or length >= position + max(SHORTEST_MATCH, (len(other.ids) - position) // 2):
             return i
     return None
 
