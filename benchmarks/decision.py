@@ -29,17 +29,24 @@ DOCS = Path(__file__).resolve().parent.parent / "docs" / "explanation"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many series: for false alarms at typical noise, for other false alarms, for planted changes."""
+    """How many series.
+
+    Attributes:
+        alarms, null: without a change, at typical noise (up to 1.5 x) and otherwise.
+        losses, planted: with a planted change, likewise.
+        slow_rules, curve: for the rules that take long, and for each point of the curves.
+    """
 
     alarms: int
     null: int
+    losses: int
     planted: int
     slow_rules: int
     curve: int
 
 
-FULL = Size(alarms=400_000, null=40_000, planted=20_000, slow_rules=4_000, curve=4_000)
-QUICK = Size(alarms=40_000, null=4_000, planted=2_000, slow_rules=400, curve=800)
+FULL = Size(alarms=400_000, null=40_000, losses=20_000, planted=20_000, slow_rules=4_000, curve=4_000)
+QUICK = Size(alarms=40_000, null=4_000, losses=20_000, planted=2_000, slow_rules=400, curve=800)
 
 
 def plan(alpha: float) -> Plan:
@@ -74,7 +81,7 @@ def measure(scenario: Scenario, size: Size) -> dict[tuple[str, float], Cell]:
     found: dict[tuple[str, float], Cell] = {}
     many = scenario.name in ("typical", "typical, 1.5 x calibration")
     for change in CHANGES:
-        series = size.planted if change else size.alarms if many else size.null
+        series = (size.losses if change else size.alarms) if many else size.planted if change else size.null
         seen = 0
         for batch in batches(scenario, series, seed=1):
             slowed = batch.slowed(change) if change else batch

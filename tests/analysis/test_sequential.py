@@ -202,6 +202,14 @@ def test_blocks_without_any_scatter_are_judged(history, n):
         assert judge([0.0] * n, PLAN, history).kind == "PASS"
 
 
+def test_absurd_differences_do_not_overflow():
+    for d in ([600.0, -600.0], [-650.0] * 3):
+        decision = judge(d, PLAN, None)
+        assert decision.interval is not None and all(
+            math.isfinite(end) and end > 0 for end in decision.interval
+        )
+
+
 def test_the_last_block_brings_a_fixed_size_test():
     """Evidence that an anytime bound does not reach is enough once the number of blocks is fixed."""
     rng = np.random.default_rng(6)

@@ -16,7 +16,7 @@ import numpy as np
 from tokgate.analysis.decision import Decision, DecisionKind
 from tokgate.analysis.looks import ENOUGH_BLOCKS, NU0_MAX, History, Looks, Plan, looks
 from tokgate.analysis.power import blocks_needed, freedom_of, smallest_detectable
-from tokgate.analysis.values import Better, direction
+from tokgate.analysis.values import Better, direction, ratio_of
 from tokgate.errors import SampleFault
 
 __all__ = ["History", "Plan", "judge"]
@@ -54,7 +54,7 @@ def judge(differences: Sequence[float], plan: Plan, history: History | None = No
     s = math.sqrt(squares / (n - 1)) if n > 1 else None
     decision = Decision(
         kind=kind,
-        ratio=math.exp(direction(plan.better) * mean),
+        ratio=ratio_of(direction(plan.better) * mean),
         interval=_interval(mean, n, float(at.scale[0]), used, plan.better),
         n=n,
         s=s,
@@ -87,8 +87,8 @@ def _interval(
     reach = float(stdtrit(freedom, 0.975)) * scale / math.sqrt(n)
     ends = sorted((direction(better) * (mean - reach), direction(better) * (mean + reach)))
     # Rounding must not put the ratio outside its own interval when there is no scatter.
-    ratio = math.exp(direction(better) * mean)
-    return min(math.exp(ends[0]), ratio), max(math.exp(ends[1]), ratio)
+    ratio = ratio_of(direction(better) * mean)
+    return min(ratio_of(ends[0]), ratio), max(ratio_of(ends[1]), ratio)
 
 
 def _notes(decision: Decision, plan: Plan, history: History | None, used: History | None) -> list[str]:

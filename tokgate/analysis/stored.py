@@ -15,7 +15,7 @@ import numpy as np
 from tokgate.analysis.blocks import TRIM_SHARE, arm
 from tokgate.analysis.decision import Decision, DecisionKind
 from tokgate.analysis.interval import UNCOVERED, ratio_interval
-from tokgate.analysis.values import Better, Values, check_rates, direction, log_limit, measured
+from tokgate.analysis.values import Better, Values, check_rates, direction, log_limit, measured, ratio_of
 from tokgate.errors import SampleFault
 
 ENOUGH_SESSIONS = 10
@@ -102,7 +102,7 @@ def judge_stored(
     least = (t_change - float(stdtrit(count - 1, beta))) * error
     return Decision(
         kind=kind,
-        ratio=math.exp(sign * shift),
+        ratio=ratio_of(sign * shift),
         interval=_ends(shift, reach, sign),
         n=count,
         s=spread,
@@ -141,8 +141,8 @@ def _spread(between: float, recorded: Sequence[Values], now: Values) -> tuple[fl
 
 
 def _ends(shift: float, reach: float, sign: int) -> tuple[float, float]:
-    low, high = sorted((math.exp(sign * (shift - reach)), math.exp(sign * (shift + reach))))
-    ratio = math.exp(sign * shift)
+    low, high = sorted((ratio_of(sign * (shift - reach)), ratio_of(sign * (shift + reach))))
+    ratio = ratio_of(sign * shift)
     return min(low, ratio), max(high, ratio)
 
 
@@ -153,7 +153,7 @@ def _one_session(
     told = ratio_interval(list(now), list(np.concatenate(recorded)))
     known = len(now) > 1 and len(recorded[0]) > 1 and math.isfinite(told.high)
     sign = direction(better)
-    ratio = math.exp(sign * shift)
+    ratio = ratio_of(sign * shift)
     # The trimmed means and the untrimmed interval differ a little: the interval is moved onto the ratio.
     interval = (told.low / told.value * ratio, told.high / told.value * ratio) if known else None
     notes.append(
@@ -181,7 +181,7 @@ def _one_session(
 def _without_noise(shift: float, count: int, better: Better, limit: float, notes: list[str]) -> Decision:
     """Every run of every session gave the same value: the metric has no noise, values are compared."""
     theta, sign = log_limit(limit, better), direction(better)
-    ratio = math.exp(sign * shift)
+    ratio = ratio_of(sign * shift)
     kind: DecisionKind = "PASS"
     # Two equal sessions may be chance; three and more, to the last digit, are not.
     if count < 3 and shift != 0:

@@ -74,3 +74,8 @@ def check_rates(alpha: float, beta: float) -> None:
     for name, rate in (("alpha", alpha), ("beta", beta)):
         if not 0 < rate < 0.5:
             raise ValueError(f"{name} lies between 0 and 0.5, not {rate!r}")
+
+
+def ratio_of(log_ratio: float) -> float:
+    """e to this power, kept finite and above 0 for absurd inputs (an interval from two wild blocks)."""
+    return math.exp(min(max(log_ratio, -700.0), 700.0))
