@@ -24,10 +24,12 @@ class Cause:
     Attributes:
         line: the line that says most; empty when the log does not say.
         quoted: lines to show; a long traceback without its middle.
+        fatal: the engine itself said that it cannot go on.
     """
 
     line: str
     quoted: tuple[str, ...]
+    fatal: bool = False
 
 
 def cause(log: Path) -> Cause:
@@ -51,7 +53,7 @@ def cause(log: Path) -> Cause:
             suspect = f"{event.subject} watchdog timeout"
     whole = next((event for event in fatal if len(event.lines) > 1), None)
     if whole is not None:
-        return Cause(whole.summary.strip(), _shorten(whole.lines))
+        return Cause(whole.summary.strip(), _shorten(whole.lines), fatal=True)
     if seen:
         return Cause(seen[-1].summary.strip(), _shorten(seen[-1].lines))
     if fatal:

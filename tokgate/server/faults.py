@@ -8,7 +8,7 @@ from tokgate.errors import EngineFault, Exited, Hang, HostFault, InterpreterMiss
 from tokgate.host import ports, proc
 from tokgate.server import deaths, forensics, probe, wording
 from tokgate.server.group import Death, ProcessGroup
-from tokgate.server.logtail import last_lines
+from tokgate.server.logtail import last_lines, telling_lines
 from tokgate.server.spec import LaunchSpec, port_taken, room_left, unwritable
 from tokgate.server.timeline import CAPTURE, Timeline, odd_captures
 
@@ -51,7 +51,7 @@ def hang(
     evidence = forensics.collect(
         members, spec.log_path, spec.forensics_dir, name, f"{spec.profile.name}: {headline}"
     )
-    last = (last_lines(spec.log_path, 1) or [""])[0].strip()
+    last = (telling_lines(spec.log_path, 1) or [""])[0].strip()
     details = [f"last log line: {last}" if last else "the log is empty"]
     if timeline is not None:
         details += _course(timeline)
@@ -96,16 +96,21 @@ def exited(
     """
     if group is not None and death is not None and not death.is_root:
         group.wait(_LAST_WORDS_S)
+        later = group.death()
+        death = later if later is not None and not later.is_root else death
     cause = deaths.cause(spec.log_path)
     after = "" if lived_s is None else f" after {wording.seconds(lived_s)}"
     fate, line = _fate(death), cause.line
+    if cause.fatal and death is not None:
+        # By which signal SGLang then ends its processes and itself says nothing.
+        fate = "died"
     if crashed := _CRASHED.search(line):
         # SGLang saw which child died; that the server then ended is only the consequence.
         fate, line = f"{crashed[1]} (pid {crashed[2]}) {wording.status(int(crashed[3]))}", ""
     headline = f"{phase}: {fate}{after}"
     if fault := _host_fault(spec, cause, group):
         return fault
-    last = last_lines(spec.log_path, 3)
+    last = telling_lines(spec.log_path, 3)
     details = list(cause.quoted)
     if not cause.line:
         details += ["the log does not say why; its last lines:", *last] if last else ["the log is empty"]

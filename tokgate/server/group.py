@@ -146,7 +146,7 @@ class ProcessGroup:
             for pid, (name, status, looks) in self._zombies.items()
             if looks > 1
         ]
-        return min(dead, key=lambda death: 2 if death.status == 0 else death.status is None, default=None)
+        return min(dead, key=_consequence, default=None)
 
     def descriptors(self) -> list[int]:
         """New pidfds of the processes whose death ends the server: the root, schedulers, the detokenizer.
@@ -189,6 +189,11 @@ class ProcessGroup:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+
+def _consequence(death: Death) -> tuple[bool, int]:
+    # The detokenizer ends when its scheduler does; who ended in an orderly way did not begin it.
+    return "detokenizer" in death.name, 2 if death.status == 0 else int(death.status is None)
 
 
 def _is_crash(status: int | None) -> bool:

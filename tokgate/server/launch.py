@@ -198,6 +198,8 @@ class _Startup:
         )
 
     def _died(self, death: Death | None) -> Exception:
+        # What it wrote between our last look at the log and its end tells in which phase it was.
+        self._read_log()
         lived_s = time.monotonic() - self._group.started_s
         return faults.exited(self._spec, death, self._words(), lived_s, self._group)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 # A request that we made ourselves leaves an access line: it proves nothing about progress.
 _ACCESS = re.compile(rb'INFO:\s+\S+:\d+ - "[A-Z]+ /')
+_OF_CLIENTS = re.compile(_ACCESS.pattern + rb"|Request is disconnected from the client side")
 _CHUNK_BYTES = 1 << 20
 
 
@@ -54,6 +55,12 @@ class LogTail:
         shown = line.rstrip(b"\r").rsplit(b"\r", 1)[-1].strip()
         if shown:
             self.last_line = shown.decode(errors="replace")
+
+
+def telling_lines(path: Path, count: int) -> list[str]:
+    """The last lines that tell of the engine itself: none that a client of ours has caused."""
+    lines = last_lines(path, 10 * count)
+    return [line for line in lines if not _OF_CLIENTS.search(line.encode())][-count:]
 
 
 def last_lines(path: Path, count: int, limit_bytes: int = 256 * 1024) -> list[str]:
