@@ -202,7 +202,6 @@ def _once(
             text=True,
             check=False,
             timeout=TIMEOUT_S,
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
             preexec_fn=lambda: os.sched_setaffinity(0, cpus),
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -15,7 +15,7 @@ from tests.load.peers import HEAD, chunk, event, stream
 from tokgate.load.connection import Stream
 from tokgate.load.events import Facts, digest
 from tokgate.load.reader import Reader
-from tokgate.load.record import Record
+from tokgate.load.record import Finished, Record
 from tokgate.load.wire import Response, chunk_size
 
 EXAMPLES = int(os.environ.get("TOKGATE_FUZZ_EXAMPLES", "100"))
@@ -155,6 +155,18 @@ def test_counters_read_early_are_the_same() -> None:
     assert uncounted.extract(1000)
     uncounted.free()
     assert uncounted.tails
+
+
+def test_long_runs_hold_a_bounded_number_of_tails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokgate.load.record.BULK", 100)
+    monkeypatch.setattr("tokgate.load.record.SHRINK_STEP", 30)
+    finished, records = Finished(), [record_of(at_chunks(stream(40)))[0] for _ in range(6)]
+    for record in records:
+        finished.add(record)
+        for _ in range(4):
+            finished.shrink()
+    assert [bool(record.tails) for record in records] == [False] * 4 + [True] * 2
+    assert all(list(digest(record).counts) == [*range(1, 41), 0] for record in records)
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)

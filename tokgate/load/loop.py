@@ -11,12 +11,10 @@ from typing import Any
 from tokgate.load import clock
 from tokgate.load.connection import CONTROL, READ_SIZE, Address, Stream
 from tokgate.load.reader import Reader
-from tokgate.load.record import Record
+from tokgate.load.record import Finished, Record
 
 TICK_NS = 50_000_000
 BEAT_NS = 250_000_000
-BULK = 300_000  # finished events whose tails are kept: 80 MB
-SHRINK_STEP = 200  # events a pass: about 0.15 ms
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 # Edge-triggered: the kernel need not look at each connection a second time after its read. An edge tells
 # of new bytes once, so a read that may have left some is followed by another.
@@ -56,8 +54,7 @@ class Loop:
         self._idle: list[Stream] = []
         self._active = 0
         self._done = self._failed = self._events = 0
-        self._bulk: deque[Record] = deque()
-        self._bulk_events = 0
+        self._finished = Finished()
         self._start_ns = 0
         self._drain_from_ns = 0
         self._next_beat_ns = 0
@@ -128,8 +125,7 @@ class Loop:
                 next_tick = time.monotonic_ns() + TICK_NS
                 self._tick()
             self._dispatch()
-            if self._bulk_events > BULK:
-                self._shrink()
+            self._finished.shrink()
         self.clocks.append(clock.sample())
 
     def _wait(self) -> float:
@@ -250,8 +246,7 @@ class Loop:
         self._done += 1
         self._failed += bool(record.outcome)
         self._events += len(record.users)
-        self._bulk.append(record)
-        self._bulk_events += len(record.users)
+        self._finished.add(record)
         if stream.sock is not None and not response.keep_alive:
             self._drop(stream)
         self._idle.append(stream)
@@ -291,14 +286,6 @@ class Loop:
         self._plan.clear()
         self._drop(stream)
         self._finish(stream)
-
-    def _shrink(self) -> None:
-        """In a long run, read counters out of finished records, a little at a time, and free their tails."""
-        record = self._bulk[0]
-        if record.extract(SHRINK_STEP):
-            self._bulk.popleft()
-            self._bulk_events -= len(record.users)
-            record.free()
 
     def beat(self) -> None:
         """Tell the client that this process lives, and how far it is."""
