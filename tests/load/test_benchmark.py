@@ -1,0 +1,60 @@
+"""How ``python -m benchmarks.client`` judges its rows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks import client_peers
+from benchmarks.client import Bench, Row, cumulative, settled, table
+from benchmarks.client_truth import read_log
+from tokgate.errors import HostFault, LoadFault
+
+
+def runs_of(*values: float | None):
+    left = iter(values)
+    return lambda: [Row("row", next(left), "%", 0.5)]
+
+
+def test_a_good_row_is_measured_once() -> None:
+    assert settled(runs_of(0.4)) == [Row("row", 0.4, "%", 0.5)]
+
+
+def test_a_missed_row_is_repeated_twice_and_the_median_counts() -> None:
+    (row,) = settled(runs_of(9.0, 0.1, 0.2))
+    assert (row.value, row.missed, row.note) == (0.2, False, "median of 3")
+    (row,) = settled(runs_of(9.0, 0.1, 8.0))
+    assert row.missed and "MISSED" in table([row])
+
+
+def test_what_was_not_run_is_neither_good_nor_bad() -> None:
+    row = Row("CPU / sglang-bench", None, "x", 0.8)
+    assert not row.missed and settled(lambda: [row]) == [row]
+    assert "not run" in table([row]) and " ok" not in table([row])
+
+
+def test_an_absent_peer_is_not_run(truth_binary: Path, tmp_path: Path) -> None:
+    assert not client_peers.installed("sglang-bench", None)
+    assert not client_peers.installed("sglang-bench", tmp_path)
+    cpus = tuple(os.sched_getaffinity(0))
+    bench = Bench(truth_binary, truth_binary, cpus, cpus, tmp_path, tokens=20)
+    rows = cumulative(bench)
+    assert rows[0].value is not None and rows[0].value > 0
+    assert rows[1].value is None
+
+
+def test_a_peer_that_fails_is_reported_with_its_words(tmp_path: Path) -> None:
+    program = tmp_path / "aiperf" / "bin" / "aiperf"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho out of cheese >&2\nexit 4\n")
+    program.chmod(0o755)
+    with pytest.raises(HostFault) as caught:
+        client_peers.run("aiperf", tmp_path, client_peers.Load(1, 1, 30), sorted(os.sched_getaffinity(0)))
+    assert "exit code 4" in caught.value.headline and caught.value.details == ("out of cheese",)
+
+
+def test_an_empty_log_is_no_truth(truth) -> None:
+    with truth() as url, pytest.raises(LoadFault, match="log is empty"):
+        read_log(int(url.rpartition(":")[2]))
