@@ -29,6 +29,10 @@ def main() -> None:
     links = ["--find-links", str(options.find_links)]
     blocks = compiled(f"{source}\n{TORCH}\n", *links)
     cpu_torch = blocks.pop("torch")
+    public = compiled(f"{source}\n{TORCH}\n")
+    differing = [name for name in blocks if pin(blocks[name]) != pin(public.get(name, ""))]
+    if differing:
+        sys.exit(f"pin in {options.name}.in what torch's CUDA build asks for: {', '.join(differing)}")
     for requirement in (f"sglang=={version}", TORCHVISION, TORCH):
         blocks |= compiled(requirement, "--no-deps")
     hashes = sorted(set(re.findall(r"sha256:\w+", blocks["torch"] + cpu_torch)))
@@ -40,6 +44,11 @@ def main() -> None:
         head + "\n".join(blocks[name] for name in sorted(blocks)) + "\n"
     )
     print(f"{options.name}.txt: {len(blocks)} packages")
+
+
+def pin(block: str) -> str:
+    """``name==version`` of a package's lines."""
+    return block.partition(" ")[0]
 
 
 def compiled(requirements: str, *options: str) -> dict[str, str]:

@@ -81,7 +81,7 @@ def install(environment: Path, lock: Lock, say: Say) -> None:
             run([*install_pip, str(rest)], "installing by pip")
 
         if "+cpu" not in wheel.name:
-            say("this torch is a CUDA build: adding the CUDA libraries that it loads (about 4 GB)")
+            say("this torch is a CUDA build: adding the CUDA libraries that it loads (about 3 GB more)")
             run([*pip, "install", "--constraint", str(pins), torch_pin], "installing CUDA libraries")
 
 
