@@ -100,6 +100,8 @@ class Judge:
         metric, runs = case.metric, case.runs
         sessions = baseline.series(metric)
         expected = fmean(fmean(session) for session in sessions)
+        # Sessions of one day share that day's drift; on an emulated engine days mean nothing.
+        days = [session.at[:10] for session in baseline.sessions if session.samples.get(metric)]
         decision = judge_stored(
             sessions,
             runs,
@@ -107,7 +109,7 @@ class Judge:
             limit=limit.limit_percent / 100,
             alpha=self._alpha,
             beta=self._gate.statistics.beta,
-            days=[session.at[:10] for session in baseline.sessions if session.samples.get(metric)],
+            days=None if baseline.identity["engine"] == "emulated" else days,
         )
         kind = Kind(decision.kind)
         sign = "-" if limit.better == "higher" else "+"

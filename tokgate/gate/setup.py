@@ -31,7 +31,7 @@ class Request:
         profiles, workloads: names; empty means all that the configuration runs by default.
         model: ``--model NAME|DIR``, else ``None``.
         runs: measured runs a workload, else as in ``gate.yaml``.
-        faults: fault specs for the emulated engine.
+        faults: fault specs for the emulated engine, ``SPEC`` or ``PROFILE=SPEC``.
         engine_flags: flags passed to the engine as they are, after those of the profile.
         wait_gpu_s: how long to queue for a GPU that another gate holds.
     """
@@ -112,6 +112,9 @@ def read(request: Request) -> Setup:
     not_applicable = {
         name: reason for name, profile in profiles.items() if (reason := applicability(profile, engine.kind))
     }
+    for fault in request.faults:
+        if "=" in fault:
+            catalogue.get(fault.rpartition("=")[0])
     workloads = {name: known.get(name) for name in request.workloads or tuple(known.workloads)}
     if not request.workloads:
         workloads = {name: w for name, w in workloads.items() if engine.kind in w.engines}

@@ -117,7 +117,9 @@ class Starter:
         if engine.kind == "emulated":
             argv += ["--scenario", engine.scenario or "founding", "--emulated-version", engine.version]
             for fault in setup.request.faults:
-                argv += ["--fault", fault]
+                name, _, spec = fault.rpartition("=")
+                if name in ("", profile.name):
+                    argv += ["--fault", spec]
         argv += setup.request.engine_flags
         number = sum(1 for _ in (self._results.folder / "logs").glob(f"{profile.name}-*.log"))
         return start(
