@@ -27,7 +27,7 @@ def test_speculation_is_a_net_loss_with_the_founders_figures(founding: Finished)
 def test_every_verdict_is_stored_and_line_one_is_what_people_see(founding: Finished) -> None:
     line = founding.one("chat-bs1[eagle3-graphs]", "decode_tok_s").line
     assert line in founding.output
-    failures = ElementTree.parse(founding.results / "junit.xml").iter("failure")
+    failures = ElementTree.parse(founding.folder / "junit.xml").iter("failure")
     assert line in [failure.get("message") for failure in failures]
     assert line in (founding.folder / "report.md").read_text()
 
