@@ -14,6 +14,7 @@ from tokgate.config.gate import GateFile, load_gate
 from tokgate.config.profiles import Profile, Profiles, load_profiles
 from tokgate.config.workloads import Workload, load_workloads
 from tokgate.errors import UsageFault
+from tokgate.gate.results import check_writable
 from tokgate.host import gpu
 from tokgate.sglang.flags import applicability
 
@@ -95,6 +96,7 @@ def read(request: Request) -> Setup:
     Raises:
         ConfigFault: a faulty file.
         UsageFault: an unknown profile, workload, model or engine; faults on a real engine.
+        ResultsUnwritable: results cannot be written where they should go.
     """
     engine, because = _engine(request)
     if request.faults and engine.kind != "emulated":
@@ -118,6 +120,7 @@ def read(request: Request) -> Setup:
     workloads = {name: known.get(name) for name in request.workloads or tuple(known.workloads)}
     if not request.workloads:
         workloads = {name: w for name, w in workloads.items() if engine.kind in w.engines}
+    check_writable(request.results)
     if not workloads:
         raise UsageFault(f"no workload in {known.path} runs on an engine of kind '{engine.kind}'")
     return Setup(
