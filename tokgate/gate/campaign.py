@@ -74,7 +74,7 @@ class Visit:
             server = self._pool.get(self.profile)
             if self._startup is None:
                 self._startup = self._measurer.startup(server, self.profile)
-                self._facts = read_facts(server)
+                self._facts = read_facts(server.log_path, server.model_info)
             return server
 
     def startup(self) -> Sample:

@@ -142,17 +142,14 @@ class Comparisons:
             kind, said = Kind.PASS, "graphs pay"
         elif ratio.below_one:
             kind, said = Kind.NET_LOSS, "graphs are a net loss"
+        headline = f"{_speeds(found)} {_without(other)}, {_change(found)}: {said}"
         if one.resolved.get("speculative_algorithm"):
             verdict, line = self._accept_length(on, off)
-            body.insert(0, line)
             if verdict is Kind.DIVERGED or (verdict is Kind.INCONCLUSIVE and kind is Kind.PASS):
-                kind, said = verdict, f"{line}; {said}"
-        return case.verdict(
-            kind,
-            f"{_speeds(found)} {_without(other)}, {_change(found)}: {said}",
-            body,
-            figures=_figures(found),
-        )
+                kind, headline = verdict, f"{line}; {headline}"
+            else:
+                body.insert(0, line)
+        return case.verdict(kind, headline, body, figures=_figures(found))
 
     def attention_mode(self, decode: Measured, prefill: Measured | None, facts: ServerFacts) -> Verdict:
         """A profile with attention mode decode against the same with prefill.
@@ -234,10 +231,10 @@ def _unequal(found: CountComparison) -> str:
     parts = [
         (len(found.differing), "gave the same output in another number of verify passes"),
         (len(found.other_output), "gave another output (see greedy parity)"),
-        (len(found.restless), "vary on one and the same server"),
+        (len(found.restless), "did not repeat on one and the same server"),
         (found.unreported, "without a verify count"),
     ]
-    return ", ".join(f"{number} {what}" for number, what in parts if number)
+    return ", ".join(f"{count(number, 'request')} {what}" for number, what in parts if number)
 
 
 def _stops(case: JudgedCase, one: Identity, other: Identity) -> Verdict | None:

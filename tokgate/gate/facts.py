@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tokgate.errors import EngineFault, UsageFault
-from tokgate.server.running import Server
+from tokgate.errors import UsageFault
 from tokgate.sglang import log_events as ev
 from tokgate.sglang.log_scan import scan_file
 from tokgate.sglang.readings import read_model_info
@@ -30,12 +30,17 @@ class ServerFacts:
     log: Path
 
 
-def read_facts(server: Server) -> ServerFacts:
-    """Read the log as it stands after the start, and what ``/model_info`` answered."""
+def read_facts(log: Path, model_info: Mapping[str, Any]) -> ServerFacts:
+    """Read a log as it stands after the start.
+
+    Args:
+        log: the engine's output.
+        model_info: what ``/model_info`` answered; empty when it did not.
+    """
     captures: dict[str, tuple[str, ...]] = {}
     hybrid = started = False
     try:
-        for event in scan_file(server.log_path):
+        for event in scan_file(log):
             match event:
                 case ev.CaptureEnd(kind=kind):
                     captures[kind] = (*captures.get(kind, ()), event.rank or "")
@@ -45,11 +50,10 @@ def read_facts(server: Server) -> ServerFacts:
                     started = True
     except UsageFault:
         started = False
-    try:
-        architectures = read_model_info(server.model_info).architectures
-    except EngineFault:
-        architectures = ()
     # A log without a single line of the start is not this server's log as tokgate knows it.
     return ServerFacts(
-        captures if started else None, hybrid if started else None, architectures, server.log_path
+        captures if started else None,
+        hybrid if started else None,
+        read_model_info(model_info).architectures,
+        log,
     )

@@ -21,7 +21,7 @@ from tokgate.gate.case import JudgedCase
 from tokgate.gate.comparable import obstacles, remarks
 from tokgate.gate.measurement import Measured
 from tokgate.gate.words import count, figure, figures
-from tokgate.load.sample import Sample
+from tokgate.load.sample import Identity, Sample
 from tokgate.verdict import Kind, Verdict
 
 SPEED = "decode_tok_s"
@@ -201,6 +201,7 @@ class Judge:
                 baseline_tok_s=ratio.denominator_mean / workload.concurrency,
                 cycle_ms=fmean(cycle_ms),
                 accept_length=fmean(accept_length),
+                draft_steps=_draft_steps(one, fmean(accept_length)),
             )
             body += _cycle_lines(state)
             figures_of_cycle = {
@@ -234,4 +235,30 @@ def _cycle_lines(state: BreakEven) -> list[str]:
         f"break-even accept length {state.break_even_accept_length:.2f} = cycle {state.cycle_ms:.1f} ms x "
         f"{baseline} tok/s; measured {state.accept_length:.2f}",
         f"or at accept length {state.accept_length:.2f} a cycle of {state.break_even_cycle_ms:.1f} ms",
+        *_lever_lines(state),
     ]
+
+
+def _lever_lines(state: BreakEven) -> list[str]:
+    """Which of the two ways to break-even is the nearer one, against the best that is possible."""
+    shares = state.accept_lever.share_of_room, state.cycle_lever.share_of_room
+    if state.wins or shares[0] is None or shares[1] is None:
+        return []
+    if state.nearer is None:
+        return ["neither can be reached: even every draft accepted, or a cycle of one step, is too little"]
+    accept, cycle = state.accept_lever, state.cycle_lever
+    ways = [
+        f"accept length needs {_share(shares[0])} of the way from {accept.now:.2f} to {accept.bound:g}",
+        f"cycle time {_share(shares[1])} of the way from {cycle.now:.1f} to {cycle.bound:.1f} ms",
+    ]
+    return [f"nearer lever: {state.nearer.name}: {', '.join(ways)}"]
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %" if share <= 1 else "more than all"
+
+
+def _draft_steps(identity: Identity, accept_length: float) -> int | None:
+    """Draft steps as resolved; ``None`` when not told, or when more tokens came than they can give."""
+    steps = identity.resolved.get("speculative_num_steps")
+    return steps if isinstance(steps, int) and accept_length <= steps + 1 else None
