@@ -18,6 +18,7 @@ from tokgate.analysis.parity_case import Case
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import EngineFault, TokgateError
+from tokgate.gate.facts import ServerFacts, read_facts
 from tokgate.gate.measurement import Cancelled, Measured, Measurer
 from tokgate.gate.parity import Answers
 from tokgate.load.sample import Sample
@@ -59,6 +60,7 @@ class Visit:
         self._measurer = measurer
         self._lock = threading.RLock()
         self._startup: Sample | None = None
+        self._facts: ServerFacts | None = None
         self._done: dict[str, object] = {}
 
     def server(self) -> Server:
@@ -72,6 +74,7 @@ class Visit:
             server = self._pool.get(self.profile)
             if self._startup is None:
                 self._startup = self._measurer.startup(server, self.profile)
+                self._facts = read_facts(server.log_path, server.model_info)
             return server
 
     def startup(self) -> Sample:
@@ -85,6 +88,17 @@ class Visit:
                 self.server()
             assert self._startup is not None
             return self._startup
+
+    def facts(self) -> ServerFacts:
+        """What the log and the answers of the first start tell.
+
+        Raises:
+            TokgateError: as :meth:`server`.
+        """
+        with self._lock:
+            self.startup()
+            assert self._facts is not None
+            return self._facts
 
     def measured(self, workload: Workload) -> Measured:
         """The runs of a workload; measured at the first call.

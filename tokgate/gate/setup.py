@@ -14,6 +14,7 @@ from tokgate.config.gate import GateFile, load_gate
 from tokgate.config.profiles import Profile, Profiles, load_profiles
 from tokgate.config.workloads import Workload, load_workloads
 from tokgate.errors import UsageFault
+from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS, PARTNERS, has_mode_decode
 from tokgate.gate.results import check_writable
 from tokgate.host import gpu
 from tokgate.sglang.flags import applicability
@@ -73,12 +74,29 @@ class Setup:
     not_applicable: Mapping[str, str] = field(default_factory=dict)
 
     def profile_names(self, *traits: str) -> list[str]:
-        """Profiles that exist on this engine, in order; with the trait ``speculative`` those that
-        have speculation and a reference to be held against."""
+        """Profiles that exist on this engine and have every trait, in order.
+
+        Args:
+            traits: ``speculative`` (with a reference to be held against), or one of
+                :mod:`tokgate.gate.pairs`.
+        """
         names = [name for name in self.profiles if name not in self.not_applicable]
         if "speculative" in traits:
             names = [n for n in names if self.profiles[n].speculation and self.profiles[n].reference]
+        if GRAPHS in traits:
+            names = [name for name in names if self.partner(name, GRAPHS) is not None]
+        if ATTENTION_MODE in traits:
+            names = [name for name in names if has_mode_decode(self.profiles[name])]
         return names
+
+    def partner(self, name: str, *traits: str) -> str | None:
+        """The profile of this run that differs from ``name`` in the first trait that has partners, if any."""
+        others = [other for other in self.profiles.values() if other.name not in self.not_applicable]
+        for trait in traits:
+            if trait in PARTNERS:
+                found = PARTNERS[trait](self.profiles[name], others)
+                return None if found is None else found.name
+        return None
 
     def header(self) -> list[str]:
         """Lines for the head of a report: engine and why, host class, what is run."""
