@@ -27,6 +27,7 @@ class JudgedCase:
         self.runs = runs
         self._identity: Identity = measured.samples[0].identity
         self._files = tuple(str(path) for path in measured.files[: self.SHOWN_FILES])
+        self._launches = {sample.identity.launch for sample in measured.samples}
         self._notes = _contention(measured)
         self._evidence: Mapping[str, object] = {
             "workload": self._identity.workload,
@@ -36,6 +37,12 @@ class JudgedCase:
             "runs": list(runs),
             "now": fmean(runs) if runs else None,
         }
+
+    @property
+    def launches(self) -> str:
+        """``one launch``, ``10 launches``."""
+        number = len(self._launches)
+        return "one launch" if number == 1 else f"{number} launches"
 
     def verdict(
         self,

@@ -20,8 +20,10 @@ from tokgate.config.workloads import Workload
 from tokgate.gate.case import JudgedCase
 from tokgate.gate.comparable import obstacles, remarks
 from tokgate.gate.measurement import Measured
+from tokgate.gate.starts import Starts
+from tokgate.gate.starts import verdict as starts_verdict
 from tokgate.gate.words import count, figure, figures
-from tokgate.load.sample import Identity, Sample
+from tokgate.load.sample import Identity
 from tokgate.verdict import Kind, Verdict
 
 SPEED = "decode_tok_s"
@@ -47,27 +49,25 @@ class Judge:
         self._accept = f'tokgate accept {run} --reason "..."'
         self._alpha = gate.statistics.alpha / max(1, verdicts)
 
-    def startup(self, sample: Sample) -> Verdict:
-        """A server that became ready: it generated as many tokens as were asked."""
-        phases = {
-            name.removesuffix("_s"): value for name, value in sample.metrics.items() if name != "startup_s"
-        }
-        slowest = sorted(phases, key=lambda name: -phases[name])[:4]
-        total = sample.metrics["startup_s"]
-        return Verdict(
-            Kind.PASS,
-            f"startup[{sample.identity.profile}]",
-            f"ready and generating after {figure(total)} s "
-            f"({', '.join(f'{name} {figure(phases[name])} s' for name in slowest)})",
-            evidence={
-                "workload": "startup",
-                "profile": sample.identity.profile,
-                "metric": "startup_s",
-                "unit": "s",
-                "now": total,
-                "phases_s": phases,
-            },
-        )
+    def startup(self, starts: Starts) -> Verdict:
+        """A server that became ready, as often as it was launched.
+
+        Raises:
+            EngineFault: a launch hung or died.
+        """
+        return starts_verdict(starts)
+
+    def startup_time(self, starts: Starts, metric: str) -> Verdict:
+        """Seconds of the start, or of a phase of it, against the stored baseline."""
+        measured = starts.measured
+        identity = measured.samples[0].identity
+        stored = baselines.read(self._stored, identity.host_class, identity.profile, identity.workload)
+        limit = self._gate.metrics[metric].limit_percent / 100
+        stop = starts.unjudged(metric, limit, recorded=stored is not None and bool(stored.series(metric)))
+        if stop is not None:
+            kind, headline = stop
+            return JudgedCase(measured, metric, "s", measured.series(metric)).verdict(kind, headline)
+        return self.against_baseline(measured, metric)
 
     def against_baseline(self, measured: Measured, metric: str) -> Verdict:
         """One gated metric of a case against its stored baseline."""
@@ -121,7 +121,7 @@ class Judge:
             f"{decision.change_text()}, limit {sign}{limit.limit_percent:g} %",
             (
                 f"compared with {count(len(sessions), 'session')} in {baseline.path} ({baseline.reason})",
-                f"{count(len(runs), 'run')} on one launch: {figures(runs)}",
+                f"{count(len(runs), 'run')} on {case.launches}: {figures(runs)}",
                 f"smallest change detectable now: {f'{100 * least:.1f} %' if least is not None else 'unknown'}",
                 *decision.notes,
             ),

@@ -110,7 +110,7 @@ class Run:
         profile = self.setup.profiles[name]
         is_reference = any(other.reference == name for other in self.setup.profiles.values())
         cases = self.cases if is_reference or profile.speculation else {}
-        return Planned(profile, workloads, cases, is_reference)
+        return Planned(profile, workloads, cases, is_reference, self.setup.request.startup_repeats)
 
     def accept_length(self, visit: Visit, workload: Workload) -> Verdict:
         """Accept length: exactly, where the model's is known beforehand; else against the stored baseline."""

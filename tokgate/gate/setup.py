@@ -33,6 +33,7 @@ class Request:
         profiles, workloads: names; empty means all that the configuration runs by default.
         model: ``--model NAME|DIR``, else ``None``.
         runs: measured runs a workload, else as in ``gate.yaml``.
+        startup_repeats: how often each profile is launched; the last server is the one measured.
         faults: fault specs for the emulated engine, ``SPEC`` or ``PROFILE=SPEC``.
         engine_flags: flags passed to the engine as they are, after those of the profile.
         wait_gpu_s: how long to queue for a GPU that another gate holds.
@@ -47,6 +48,7 @@ class Request:
     workloads: tuple[str, ...] = ()
     model: str | None = None
     runs: int | None = None
+    startup_repeats: int = 1
     faults: tuple[str, ...] = ()
     engine_flags: tuple[str, ...] = ()
     wait_gpu_s: float = 0.0
@@ -119,6 +121,8 @@ def read(request: Request) -> Setup:
     engine, because = _engine(request)
     if request.faults and engine.kind != "emulated":
         raise UsageFault(f"--engine-fault plants faults in the emulated engine; this one is '{engine.name}'")
+    if request.startup_repeats < 1:
+        raise UsageFault(f"--startup-repeats counts launches, at least one; got {request.startup_repeats}")
     gate = load_gate(request.folder / "gate.yaml")
     if request.runs is not None:
         gate = gate.model_copy(update={"runs": gate.runs.model_copy(update={"measured": request.runs})})
