@@ -6,6 +6,6 @@ source ci/environment.sh
 "$PYTHON" -m ruff format --check --quiet .
 "$PYTHON" -m ruff check --quiet .
 "$PYTHON" -m mypy --no-error-summary
-"$VENV/bin/lint-imports" --no-cache --no-timings | tail -n 4
+"$VENV/bin/lint-imports" --no-cache
 "$PYTHON" -m tokgate env make cpu
 TOKGATE_REQUIRE_CPU_ENGINE=1 bash ci/test.sh

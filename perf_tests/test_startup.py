@@ -1,14 +1,32 @@
-"""Every server starts: each phase within its deadline, and a real generation at the end."""
+"""Every server starts: each phase within its deadline and its usual time, and a real generation at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tokgate.gate.campaign import Visit
 from tokgate.gate.run import Run
 from tokgate.verdict import Verdict
 
+Report = Callable[[Verdict], None]
 
-def test_startup(server: Visit, run: Run, report: Callable[[Verdict], None]) -> None:
-    """The server of the profile is ready; a hang or a death on the way is this test's failure."""
-    report(run.judge.startup(server.startup()))
+
+def test_startup(server: Visit, run: Run, report: Report) -> None:
+    """The server of the profile is ready, as often as it is launched; a hang or a death is this test's failure."""
+    report(run.judge.startup(server.starts()))
+
+
+@pytest.mark.metrics(
+    "startup_s",
+    "imports_s",
+    "weights_s",
+    "capture:target-decode_s",
+    "capture:target-verify_s",
+    "capture:draft-decode_s",
+    "capture:draft-extend_s",
+)
+def test_startup_time(server: Visit, metric: str, run: Run, report: Report) -> None:
+    """Seconds of the whole start and of its phases against the stored baseline."""
+    report(run.judge.startup_time(server.starts(), metric))

@@ -14,10 +14,10 @@
     |   +-- ResultsUnwritable                 disk full, read-only folder
     |   +-- GpuBusy                           foreign processes or leftovers on the GPU
     |   +-- HostLocked                        another gate holds this GPU
-    +-- EngineFault                     1     the server under test
+    +-- EngineFault                     1     the server under test; it lives, and answers wrongly (NOT_SERVING)
     |   +-- Hang                              no progress within a phase's deadline (verdict HANG)
     |   +-- Exited                            the engine died (verdict EXITED)
-    +-- LoadFault                       1     a run that gave no usable Sample
+    +-- LoadFault                       1     a run that gave no usable Sample (NOT_SERVING)
 
 ``headline`` is one line that suffices alone; ``details`` are the lines that follow it.
 """

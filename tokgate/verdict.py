@@ -20,6 +20,7 @@ class Kind(StrEnum):
 
     HANG = "HANG"
     EXITED = "EXITED"
+    NOT_SERVING = "NOT_SERVING"
     DIVERGED = "DIVERGED"
     REGRESSION = "REGRESSION"
     NET_LOSS = "NET_LOSS"

@@ -297,11 +297,23 @@ def test_capture_sizes_are_denser_under_speculation() -> None:
         ("abort@TP1", "cannot name a rank"),
         ("accept-one:2", "takes no argument"),
         ("odd-rank:3", "no rank"),
+        ("stall:4/0", "no number of launches"),
+        ("stall:4/x", "no number of launches"),
     ],
 )
 def test_bad_fault_specs(spec: str, message: str) -> None:
     with pytest.raises(faults.FaultSpecError, match=message):
         faults.parse(spec)
+
+
+def test_a_fault_of_some_launches_is_known_by_the_launch_seed() -> None:
+    specs = ["capture-hang:draft-extend@TP1/3", "stall"]
+    due = [seed for seed in range(9) if "capture-hang" in faults.Faults(specs, seed)]
+    assert due == [2, 5, 8]
+    assert "capture-hang" not in faults.Faults(specs)
+    assert "capture-hang" in faults.Faults(["capture-hang:draft-extend"])
+    assert all("stall" in faults.Faults(specs, seed) for seed in range(9))
+    assert faults.Faults(specs, 2).has("capture-hang", "draft-extend", 1)
 
 
 def test_every_fault_is_documented_and_parses() -> None:

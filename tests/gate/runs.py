@@ -64,7 +64,7 @@ def tokgate(*arguments: str, timeout_s: float = 240, **environment: str) -> subp
     )
 
 
-def gate(folder: Path, *arguments: str, baselines: Path | None = None) -> Finished:
+def gate(folder: Path, *arguments: str, baselines: Path | None = None, **environment: str) -> Finished:
     """Run the gate on the emulated engine with its results in ``folder``."""
     results = folder / "results"
     done = tokgate(
@@ -77,5 +77,6 @@ def gate(folder: Path, *arguments: str, baselines: Path | None = None) -> Finish
         f"--results={results}",
         f"--baselines={baselines or folder / 'baselines'}",
         *arguments,
+        **environment,
     )
     return Finished(done.returncode, done.stdout + done.stderr, results)

@@ -17,7 +17,15 @@ from tokgate.verdict import Kind
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 # A run with one of these cannot become a baseline, whatever else it measured.
-_SPOILING = {Kind.HANG, Kind.EXITED, Kind.DIVERGED, Kind.NOT_REPLAYED, Kind.MISCONFIGURED, Kind.UNFIT}
+_SPOILING = {
+    Kind.HANG,
+    Kind.EXITED,
+    Kind.NOT_SERVING,
+    Kind.DIVERGED,
+    Kind.NOT_REPLAYED,
+    Kind.MISCONFIGURED,
+    Kind.UNFIT,
+}
 
 
 @app.command()

@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m tokgate.emulator",
         usage="%(prog)s --model-path NAME [SGLang's flags] [--scenario NAME|FILE] [--fault SPEC]...",
         description="An engine without a model: SGLang's protocol, timing from a scenario.",
-        epilog=f"{RUNS}\n\nfaults:\n{faults.overview()}",
+        epilog=f"{RUNS}\n\nfaults, on every launch or with /N on every N-th by --launch-seed:\n{faults.overview()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -1,10 +1,13 @@
-"""Faults that an emulated engine can be asked to have, ``--fault NAME[:ARGUMENT][@TPn]``."""
+"""Faults that an emulated engine can be asked to have, ``--fault NAME[:ARGUMENT][@TPn][/EVERY]``.
+
+With ``/3`` a fault happens on every third launch, as ``--launch-seed`` counts them from 0: seeds 2, 5, 8.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CAPTURE_KINDS = ("target-verify", "target-decode", "draft-decode", "draft-extend")
 PHASES = ("spawn", "imports", "weights", "kv-cache", "capture", "warmup")
@@ -64,7 +67,8 @@ class FaultSpecError(Exception):
 class Fault:
     """One fault as asked, ``spec`` in words.
 
-    ``number`` is the argument as a number where it is one; ``rank`` is -1 for all.
+    ``number`` is the argument as a number where it is one; ``rank`` is -1 for all; it happens on every
+    ``every``-th launch.
     """
 
     name: str
@@ -72,6 +76,11 @@ class Fault:
     number: float = 0.0
     rank: int = -1
     spec: str = ""
+    every: int = 1
+
+    def is_due(self, launch_seed: int | None) -> bool:
+        """Whether it happens on this launch; one without a seed is the first."""
+        return ((launch_seed or 0) + 1) % self.every == 0
 
 
 def parse(spec: str) -> Fault:
@@ -80,6 +89,13 @@ def parse(spec: str) -> Fault:
     Raises:
         FaultSpecError: unknown name or bad argument; lists what is known.
     """
+    what, slash, every_text = spec.partition("/")
+    if slash and not (every_text.isdigit() and int(every_text) > 0):
+        raise FaultSpecError(f"fault '{spec}': '/{every_text}' is no number of launches (expected like /5)")
+    return replace(_parse(what), spec=spec, every=int(every_text) if slash else 1)
+
+
+def _parse(spec: str) -> Fault:
     body, at, rank_text = spec.partition("@")
     name, colon, argument = body.partition(":")
     kind = KINDS.get(name)
@@ -101,7 +117,7 @@ def parse(spec: str) -> Fault:
             raise FaultSpecError(f"fault '{name}' cannot name a rank ('@{rank_text}')")
         rank = _rank(name, rank_text)
     if name == "odd-rank":
-        return Fault(name, argument, rank=_rank(name, argument), spec=spec)
+        return Fault(name, argument, rank=_rank(name, argument))
     number = 0.0
     if argument and not kind.choices:
         try:
@@ -112,7 +128,7 @@ def parse(spec: str) -> Fault:
             raise FaultSpecError(
                 f"fault '{name}': {kind.argument} must be a positive number, got '{argument}'"
             )
-    return Fault(name, argument, number, rank, spec)
+    return Fault(name, argument, number, rank)
 
 
 def _rank(name: str, text: str) -> int:
@@ -139,12 +155,15 @@ class Faults:
 
     Args:
         specs: as given on the command line.
+        launch_seed: of this launch; faults that are not due on it are left out.
     """
 
-    def __init__(self, specs: Sequence[str]) -> None:
+    def __init__(self, specs: Sequence[str], launch_seed: int | None = None) -> None:
         self._by_name: dict[str, list[Fault]] = {}
         for spec in specs:
             fault = parse(spec)
+            if not fault.is_due(launch_seed):
+                continue
             self._by_name.setdefault(fault.name, []).append(fault)
 
     def __iter__(self) -> Iterator[Fault]:

@@ -89,7 +89,7 @@ def from_plain(data: dict[str, Any]) -> Settings:
     return Settings(
         args=data["args"],
         plan=data["plan"],
-        faults=Faults(data["faults"]),
+        faults=Faults(data["faults"], data["launch_seed"]),
         version=data["version"],
         launch_seed=data["launch_seed"],
         notices=tuple(data["notices"]),

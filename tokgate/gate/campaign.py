@@ -18,9 +18,10 @@ from tokgate.analysis.parity_case import Case
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import EngineFault, TokgateError
-from tokgate.gate.measurement import Cancelled, Measured, Measurer
+from tokgate.gate.facts import ServerFacts, read_facts
+from tokgate.gate.measurement import Cancelled, Measured, Measurer, Started
 from tokgate.gate.parity import Answers
-from tokgate.load.sample import Sample
+from tokgate.gate.starts import Starts
 from tokgate.server.pool import Pool
 from tokgate.server.running import Server
 
@@ -35,12 +36,14 @@ class Planned:
         workloads: measured in this order.
         cases: of greedy parity, by name.
         as_reference: whether other profiles are held against its answers.
+        starts: how often it is launched before it is measured.
     """
 
     profile: Profile
     workloads: tuple[Workload, ...]
     cases: Mapping[str, Case] = field(default_factory=dict)
     as_reference: bool = False
+    starts: int = 1
 
 
 class Visit:
@@ -58,7 +61,8 @@ class Visit:
         self._pool = pool
         self._measurer = measurer
         self._lock = threading.RLock()
-        self._startup: Sample | None = None
+        self._starts: Starts | None = None
+        self._facts: ServerFacts | None = None
         self._done: dict[str, object] = {}
 
     def server(self) -> Server:
@@ -69,22 +73,58 @@ class Visit:
                 profile that failed is not started again.
         """
         with self._lock:
-            server = self._pool.get(self.profile)
-            if self._startup is None:
-                self._startup = self._measurer.startup(server, self.profile)
-            return server
+            if self._starts is None:
+                self._starts = self._start()
+                server = self._pool.get(self.profile)
+                self._facts = read_facts(server.log_path, server.model_info)
+            return self._pool.get(self.profile)
 
-    def startup(self) -> Sample:
-        """The record of the first start: seconds by phase.
+    def starts(self) -> Starts:
+        """The launches that were asked for; made at the first call.
 
         Raises:
             TokgateError: as :meth:`server`.
         """
         with self._lock:
-            if self._startup is None:
+            # A server that gave way to another is not launched again for what is known of its start.
+            if self._starts is None or self._starts.last_failed:
                 self.server()
-            assert self._startup is not None
-            return self._startup
+            assert self._starts is not None
+            return self._starts
+
+    def _start(self) -> Starts:
+        """Launch as often as planned, with a stop in between; the last server stays."""
+        good: list[Started] = []
+        faults: dict[int, EngineFault] = {}
+        for number in range(1, self._planned.starts + 1):
+            self._measurer.check()
+            if number > 1:
+                self._pool.stop(self.profile)
+                self._pool.forget(self.profile)
+            try:
+                server = self._pool.get(self.profile)
+            except EngineFault as fault:
+                faults[number] = fault
+            else:
+                good.append(self._measurer.startup(server, self.profile))
+        starts = Starts(tuple(good), faults)
+        if starts.last_failed and starts.fault is not None:
+            # Whoever asks for the server learns how often it failed, not only how it did the last time.
+            self._pool.forget(self.profile)
+            self._pool.fail(self.profile, starts.fault)
+        return starts
+
+    def facts(self) -> ServerFacts:
+        """What the log and the answers of the first start tell.
+
+        Raises:
+            TokgateError: as :meth:`server`.
+        """
+        with self._lock:
+            if self._facts is None:
+                self.server()
+            assert self._facts is not None
+            return self._facts
 
     def measured(self, workload: Workload) -> Measured:
         """The runs of a workload; measured at the first call.

@@ -7,6 +7,7 @@ from tokgate.errors import (
     Exited,
     Hang,
     HostFault,
+    LoadFault,
     TokgateError,
     UsageFault,
 )
@@ -16,6 +17,8 @@ from tokgate.verdict import Kind, Verdict
 _KINDS: tuple[tuple[type[TokgateError], Kind], ...] = (
     (Hang, Kind.HANG),
     (Exited, Kind.EXITED),
+    (EngineFault, Kind.NOT_SERVING),
+    (LoadFault, Kind.NOT_SERVING),
     (UsageFault, Kind.MISCONFIGURED),
     (HostFault, Kind.UNFIT),
 )
@@ -28,7 +31,7 @@ def verdict_of(error: TokgateError, subject: str) -> Verdict:
         error: what was raised.
         subject: ``workload[profile]`` of the test that met it.
     """
-    kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), Kind.EXITED)
+    kind = next(kind for cls, kind in _KINDS if isinstance(error, cls))
     files: tuple[str, ...] = ()
     if isinstance(error, EngineFault):
         files = tuple(str(path) for path in error.files)

@@ -6,7 +6,7 @@ against expected, change with interval, limit; the body says compared with what,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -17,10 +17,13 @@ from tokgate.analysis.stored import judge_stored
 from tokgate.baselines import Baseline
 from tokgate.config.gate import GateFile, Limit
 from tokgate.config.workloads import Workload
+from tokgate.gate.case import JudgedCase
 from tokgate.gate.comparable import obstacles, remarks
 from tokgate.gate.measurement import Measured
+from tokgate.gate.starts import Starts
+from tokgate.gate.starts import verdict as starts_verdict
 from tokgate.gate.words import count, figure, figures
-from tokgate.load.sample import Identity, Sample
+from tokgate.load.sample import Identity
 from tokgate.verdict import Kind, Verdict
 
 SPEED = "decode_tok_s"
@@ -46,34 +49,32 @@ class Judge:
         self._accept = f'tokgate accept {run} --reason "..."'
         self._alpha = gate.statistics.alpha / max(1, verdicts)
 
-    def startup(self, sample: Sample) -> Verdict:
-        """A server that became ready: it generated as many tokens as were asked."""
-        phases = {
-            name.removesuffix("_s"): value for name, value in sample.metrics.items() if name != "startup_s"
-        }
-        slowest = sorted(phases, key=lambda name: -phases[name])[:4]
-        total = sample.metrics["startup_s"]
-        return Verdict(
-            Kind.PASS,
-            f"startup[{sample.identity.profile}]",
-            f"ready and generating after {figure(total)} s "
-            f"({', '.join(f'{name} {figure(phases[name])} s' for name in slowest)})",
-            evidence={
-                "workload": "startup",
-                "profile": sample.identity.profile,
-                "metric": "startup_s",
-                "unit": "s",
-                "now": total,
-                "phases_s": phases,
-            },
-        )
+    def startup(self, starts: Starts) -> Verdict:
+        """A server that became ready, as often as it was launched.
+
+        Raises:
+            EngineFault: a launch hung or died.
+        """
+        return starts_verdict(starts)
+
+    def startup_time(self, starts: Starts, metric: str) -> Verdict:
+        """Seconds of the start, or of a phase of it, against the stored baseline."""
+        measured = starts.measured
+        identity = measured.samples[0].identity
+        stored = baselines.read(self._stored, identity.host_class, identity.profile, identity.workload)
+        limit = self._gate.metrics[metric].limit_percent / 100
+        stop = starts.unjudged(metric, limit, recorded=stored is not None and bool(stored.series(metric)))
+        if stop is not None:
+            kind, headline = stop
+            return JudgedCase(measured, metric, "s", measured.series(metric)).verdict(kind, headline)
+        return self.against_baseline(measured, metric)
 
     def against_baseline(self, measured: Measured, metric: str) -> Verdict:
         """One gated metric of a case against its stored baseline."""
         identity = measured.samples[0].identity
         limit = self._gate.metrics[metric]
         runs = measured.series(metric)
-        case = _Case(measured, metric, limit.unit, runs)
+        case = JudgedCase(measured, metric, limit.unit, runs)
         if not runs:
             return case.verdict(
                 Kind.INCONCLUSIVE,
@@ -96,7 +97,7 @@ class Judge:
             )
         return self._against(case, baseline, limit)
 
-    def _against(self, case: _Case, baseline: Baseline, limit: Limit) -> Verdict:
+    def _against(self, case: JudgedCase, baseline: Baseline, limit: Limit) -> Verdict:
         metric, runs = case.metric, case.runs
         sessions = baseline.series(metric)
         expected = fmean(fmean(session) for session in sessions)
@@ -120,7 +121,7 @@ class Judge:
             f"{decision.change_text()}, limit {sign}{limit.limit_percent:g} %",
             (
                 f"compared with {count(len(sessions), 'session')} in {baseline.path} ({baseline.reason})",
-                f"{count(len(runs), 'run')} on one launch: {figures(runs)}",
+                f"{count(len(runs), 'run')} on {case.launches}: {figures(runs)}",
                 f"smallest change detectable now: {f'{100 * least:.1f} %' if least is not None else 'unknown'}",
                 *decision.notes,
             ),
@@ -139,7 +140,7 @@ class Judge:
             predicted: verify passes by prompt.
         """
         runs = measured.series("accept_length")
-        case = _Case(measured, "accept_length", "tokens", runs)
+        case = JudgedCase(measured, "accept_length", "tokens", runs)
         requests = [r for sample in measured.samples for r in sample.requests]
         told = [r for r in requests if r.verify_count is not None]
         if not told or len(told) < len(requests):
@@ -178,7 +179,7 @@ class Judge:
         """A speculative profile against its reference without speculation, on the servers measured."""
         one, other = measured.samples[0].identity, reference.samples[0].identity
         runs, against = measured.series(SPEED), reference.series(SPEED)
-        case = _Case(measured, SPEED, "tok/s", runs)
+        case = JudgedCase(measured, SPEED, "tok/s", runs)
         stops = obstacles(one.resolved, other.resolved)
         if stops:
             return case.verdict(
@@ -202,6 +203,7 @@ class Judge:
                 baseline_tok_s=ratio.denominator_mean / workload.concurrency,
                 cycle_ms=fmean(cycle_ms),
                 accept_length=fmean(accept_length),
+                draft_steps=_draft_steps(one, fmean(accept_length)),
             )
             body += _cycle_lines(state)
             figures_of_cycle = {
@@ -228,47 +230,6 @@ class Judge:
         )
 
 
-class _Case:
-    """A case under judgement: what its verdicts have in common."""
-
-    SHOWN_FILES = 3
-
-    def __init__(self, measured: Measured, metric: str, unit: str, runs: Sequence[float]) -> None:
-        self.metric = metric
-        self.runs = runs
-        self._identity: Identity = measured.samples[0].identity
-        self._files = tuple(str(path) for path in measured.files[: self.SHOWN_FILES])
-        self._notes = _contention(measured)
-        self._evidence: Mapping[str, object] = {
-            "workload": self._identity.workload,
-            "profile": self._identity.profile,
-            "metric": metric,
-            "unit": unit,
-            "runs": list(runs),
-            "now": fmean(runs) if runs else None,
-        }
-
-    def verdict(
-        self,
-        kind: Kind,
-        headline: str,
-        body: Sequence[str] = (),
-        *,
-        next_command: str | None = None,
-        figures: Mapping[str, object] | None = None,
-    ) -> Verdict:
-        """A verdict on this case; ``figures`` are added to the evidence that all of them carry."""
-        return Verdict(
-            kind,
-            f"{self._identity.workload}[{self._identity.profile}]",
-            headline,
-            body=(*body, *self._notes),
-            next_command=next_command,
-            files=self._files,
-            evidence={**self._evidence, **(figures or {})},
-        )
-
-
 def _cycle_lines(state: BreakEven) -> list[str]:
     """Where break-even lies, and what would reach it."""
     baseline = figure(state.baseline_tok_s)
@@ -276,19 +237,30 @@ def _cycle_lines(state: BreakEven) -> list[str]:
         f"break-even accept length {state.break_even_accept_length:.2f} = cycle {state.cycle_ms:.1f} ms x "
         f"{baseline} tok/s; measured {state.accept_length:.2f}",
         f"or at accept length {state.accept_length:.2f} a cycle of {state.break_even_cycle_ms:.1f} ms",
+        *_lever_lines(state),
     ]
 
 
-def _contention(measured: Measured) -> list[str]:
-    """What a reader must know of the host during these runs."""
-    notes = []
-    if measured.void:
-        reasons = sorted({void.cause for sample in measured.void for void in sample.void})
-        notes.append(f"{count(len(measured.void), 'void run')} repeated: {', '.join(reasons)}")
-    advised = [sample for sample in measured.samples if sample.advisory]
-    if advised:
-        worst = advised[0].advisory[0].message
-        notes.append(
-            f"{len(advised)} of {len(measured.samples)} runs under contention, for instance: {worst}"
-        )
-    return notes
+def _lever_lines(state: BreakEven) -> list[str]:
+    """Which of the two ways to break-even is the nearer one, against the best that is possible."""
+    shares = state.accept_lever.share_of_room, state.cycle_lever.share_of_room
+    if state.wins or shares[0] is None or shares[1] is None:
+        return []
+    if state.nearer is None:
+        return ["neither can be reached: even every draft accepted, or a cycle of one step, is too little"]
+    accept, cycle = state.accept_lever, state.cycle_lever
+    ways = [
+        f"accept length needs {_share(shares[0])} of the way from {accept.now:.2f} to {accept.bound:g}",
+        f"cycle time {_share(shares[1])} of the way from {cycle.now:.1f} to {cycle.bound:.1f} ms",
+    ]
+    return [f"nearer lever: {state.nearer.name}: {', '.join(ways)}"]
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %" if share <= 1 else "more than all"
+
+
+def _draft_steps(identity: Identity, accept_length: float) -> int | None:
+    """Draft steps as resolved; ``None`` when not told, or when more tokens came than they can give."""
+    steps = identity.resolved.get("speculative_num_steps")
+    return steps if isinstance(steps, int) and accept_length <= steps + 1 else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tokgate.analysis.parity_case import Case
@@ -13,6 +14,7 @@ from tokgate.analysis.voids import void_reasons
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import HostFault, LoadFault
+from tokgate.gate import passes
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Results
 from tokgate.gate.setup import Setup
@@ -22,6 +24,7 @@ from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure
 from tokgate.load.sample import Audit, Identity, Sample
 from tokgate.server.running import Server
+from tokgate.server.timeline import Capture
 from tokgate.sglang.http import resolved
 
 
@@ -59,6 +62,29 @@ class Measured:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """One launch that became ready.
+
+    Attributes:
+        sample: seconds of each phase.
+        file: where it is stored.
+        captures: graph captures by kind and rank.
+        odd_captures: ranks that differ from the others, in words.
+        overrides: where the server runs with something else than was asked, in words.
+        environments: what each worker process really has, by its title.
+        nccl_version: ``None`` when the log does not give it.
+    """
+
+    sample: Sample
+    file: Path
+    captures: tuple[Capture, ...] = ()
+    odd_captures: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    nccl_version: str | None = None
+
+
 class Measurer:
     """Measures workloads and starts. Thread-safe.
 
@@ -78,8 +104,16 @@ class Measurer:
         """Make every measurement stop after its current run."""
         self._cancelled.set()
 
-    def startup(self, server: Server, profile: Profile) -> Sample:
-        """The start of a server as a Sample: seconds of each phase (``<phase>_s``) and ``startup_s``."""
+    def check(self) -> None:
+        """Raises:
+        Cancelled: the gate is closing.
+        """
+        if self._cancelled.is_set():
+            raise Cancelled
+
+    def startup(self, server: Server, profile: Profile) -> Started:
+        """The start of a server: a Sample with seconds of each phase (``<phase>_s``) and ``startup_s``,
+        and what the start showed of the server."""
         metrics: dict[str, float] = {}
         for phase in server.phases:
             name = f"{phase.name}_s"
@@ -92,8 +126,15 @@ class Measurer:
             metrics=metrics,
             duration_s=server.startup_s,
         )
-        self._results.add_sample(sample)
-        return sample
+        return Started(
+            sample,
+            self._results.add_sample(sample),
+            captures=server.captures,
+            odd_captures=tuple(server.odd_captures),
+            overrides=tuple(map(str, server.resolved())),
+            environments=server.environments,
+            nccl_version=server.nccl_version,
+        )
 
     def workload(self, server: Server, profile: Profile, workload: Workload) -> Measured:
         """Warm up, then measure as often as ``gate.yaml`` says; a void run is repeated.
@@ -136,8 +177,7 @@ class Measurer:
             Exited: it died.
             LoadFault: it answered something else.
         """
-        if self._cancelled.is_set():
-            raise Cancelled
+        self.check()
         limit_s = self._setup.gate.deadlines.request_total_s
         began_s = time.monotonic()
         try:
@@ -159,11 +199,11 @@ class Measurer:
         *,
         run: int,
     ) -> Sample:
-        if self._cancelled.is_set():
-            raise Cancelled
+        self.check()
         server.ensure_alive()
         server.flush_cache()
         pids = [process.pid for process in server.processes()]
+        scraped = passes.scrape(server)
         before = snapshot(pids)
         try:
             with server.watch(f"{workload.name}"):
@@ -174,14 +214,15 @@ class Measurer:
             server.ensure_alive()
             phase = f"{stall.phase} of {workload.name}"
             raise server.hang(phase, stall.waited_s, stall.limit_s) from stall
-        counters = difference(before, snapshot(pids))
+        contention = difference(before, snapshot(pids))
         sample = Sample(
             identity=self._identity(server, profile, workload.name, workload.digest, run=run),
             requests=got.requests,
             audit=got.audit,
             metrics=got.metrics,
             duration_s=got.duration_s,
-            contention=counters,
+            contention=contention,
+            counters=passes.between(scraped, passes.scrape(server)),
             void=got.void,
         )
         if not any(r.outcome == "ok" for r in sample.requests):

@@ -16,9 +16,11 @@ from tokgate.errors import ResultsUnwritable, TokgateError, UsageFault
 from tokgate.gate import modelstore, parity
 from tokgate.gate.campaign import Campaign, Planned, Visit
 from tokgate.gate.claim import claim
+from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.faults import verdict_of
 from tokgate.gate.judge import Judge
 from tokgate.gate.measurement import Measurer
+from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.results import Results, write_text
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import Starter
@@ -69,6 +71,7 @@ class Run:
             self._starter = Starter(setup, self.results)
             self.cases = self._cases() if with_parity else {}
             self.judge = Judge(setup.gate, setup.request.baselines, self.results.name, verdicts)
+            self.comparisons = Comparisons(setup.gate)
             measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
             self.campaign = Campaign(
                 [self._planned(name, measured) for name in self._with_references(profiles)],
@@ -107,7 +110,7 @@ class Run:
         profile = self.setup.profiles[name]
         is_reference = any(other.reference == name for other in self.setup.profiles.values())
         cases = self.cases if is_reference or profile.speculation else {}
-        return Planned(profile, workloads, cases, is_reference)
+        return Planned(profile, workloads, cases, is_reference, self.setup.request.startup_repeats)
 
     def accept_length(self, visit: Visit, workload: Workload) -> Verdict:
         """Accept length: exactly, where the model's is known beforehand; else against the stored baseline."""
@@ -121,6 +124,30 @@ class Run:
         if known is None:
             return self.judge.against_baseline(measured, "accept_length")
         return self.judge.accept_length(measured, known)
+
+    def replay(self, visit: Visit, workload: Workload) -> Verdict:
+        """Whether the CUDA graphs of a profile were captured and used."""
+        measured = visit.measured(workload)
+        return self.comparisons.replay(workload, visit.profile, measured, visit.facts())
+
+    def graphs(self, visit: Visit, workload: Workload) -> Verdict:
+        """A profile against the same without CUDA graphs.
+
+        Raises:
+            UsageFault: no profile of this run is that.
+        """
+        measured = visit.measured(workload)
+        partner = self.setup.partner(visit.profile.name, GRAPHS)
+        if partner is None:
+            raise UsageFault(f"no profile of this run is '{visit.profile.name}' without CUDA graphs")
+        return self.comparisons.graphs(measured, self.campaign.visit(partner).measured(workload))
+
+    def attention_mode(self, visit: Visit, workload: Workload) -> Verdict:
+        """A profile with attention mode decode against the same with prefill, where one is in this run."""
+        measured = visit.measured(workload)
+        partner = self.setup.partner(visit.profile.name, ATTENTION_MODE)
+        other = None if partner is None else self.campaign.visit(partner).measured(workload)
+        return self.comparisons.attention_mode(measured, other, visit.facts())
 
     def parity(self, name: str, visit: Visit) -> Verdict:
         """Greedy parity of a profile with its reference, on one case."""

@@ -14,6 +14,7 @@ from tokgate.config.gate import GateFile, load_gate
 from tokgate.config.profiles import Profile, Profiles, load_profiles
 from tokgate.config.workloads import Workload, load_workloads
 from tokgate.errors import UsageFault
+from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS, PARTNERS, has_mode_decode
 from tokgate.gate.results import check_writable
 from tokgate.host import gpu
 from tokgate.sglang.flags import applicability
@@ -32,6 +33,7 @@ class Request:
         profiles, workloads: names; empty means all that the configuration runs by default.
         model: ``--model NAME|DIR``, else ``None``.
         runs: measured runs a workload, else as in ``gate.yaml``.
+        startup_repeats: how often each profile is launched; the last server is the one measured.
         faults: fault specs for the emulated engine, ``SPEC`` or ``PROFILE=SPEC``.
         engine_flags: flags passed to the engine as they are, after those of the profile.
         wait_gpu_s: how long to queue for a GPU that another gate holds.
@@ -46,6 +48,7 @@ class Request:
     workloads: tuple[str, ...] = ()
     model: str | None = None
     runs: int | None = None
+    startup_repeats: int = 1
     faults: tuple[str, ...] = ()
     engine_flags: tuple[str, ...] = ()
     wait_gpu_s: float = 0.0
@@ -73,12 +76,29 @@ class Setup:
     not_applicable: Mapping[str, str] = field(default_factory=dict)
 
     def profile_names(self, *traits: str) -> list[str]:
-        """Profiles that exist on this engine, in order; with the trait ``speculative`` those that
-        have speculation and a reference to be held against."""
+        """Profiles that exist on this engine and have every trait, in order.
+
+        Args:
+            traits: ``speculative`` (with a reference to be held against), or one of
+                :mod:`tokgate.gate.pairs`.
+        """
         names = [name for name in self.profiles if name not in self.not_applicable]
         if "speculative" in traits:
             names = [n for n in names if self.profiles[n].speculation and self.profiles[n].reference]
+        if GRAPHS in traits:
+            names = [name for name in names if self.partner(name, GRAPHS) is not None]
+        if ATTENTION_MODE in traits:
+            names = [name for name in names if has_mode_decode(self.profiles[name])]
         return names
+
+    def partner(self, name: str, *traits: str) -> str | None:
+        """The profile of this run that differs from ``name`` in the first trait that has partners, if any."""
+        others = [other for other in self.profiles.values() if other.name not in self.not_applicable]
+        for trait in traits:
+            if trait in PARTNERS:
+                found = PARTNERS[trait](self.profiles[name], others)
+                return None if found is None else found.name
+        return None
 
     def header(self) -> list[str]:
         """Lines for the head of a report: engine and why, host class, what is run."""
@@ -101,6 +121,8 @@ def read(request: Request) -> Setup:
     engine, because = _engine(request)
     if request.faults and engine.kind != "emulated":
         raise UsageFault(f"--engine-fault plants faults in the emulated engine; this one is '{engine.name}'")
+    if request.startup_repeats < 1:
+        raise UsageFault(f"--startup-repeats counts launches, at least one; got {request.startup_repeats}")
     gate = load_gate(request.folder / "gate.yaml")
     if request.runs is not None:
         gate = gate.model_copy(update={"runs": gate.runs.model_copy(update={"measured": request.runs})})

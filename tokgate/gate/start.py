@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +60,8 @@ class Starter:
     def __init__(self, setup: Setup, results: Results) -> None:
         self._setup = setup
         self._results = results
+        self._lock = threading.Lock()
+        self._launches: Counter[str] = Counter()
 
     def served(self, profile: Profile) -> Served:
         """The model of a profile; a synthetic pair that is not there yet is made.
@@ -104,6 +108,9 @@ class Starter:
         if engine.kind != "emulated" and profile.speculation is not None:
             guard.check(Path(served.target), Path(draft) if draft else None, profile.speculation.algorithm)
         port = free_port()
+        with self._lock:
+            number = self._launches[profile.name]
+            self._launches[profile.name] += 1
         arguments = server_arguments(
             profile,
             version=engine.version,
@@ -120,8 +127,10 @@ class Starter:
                 name, _, spec = fault.rpartition("=")
                 if name in ("", profile.name):
                     argv += ["--fault", spec]
+            if setup.request.startup_repeats > 1:
+                # Launches of an emulated engine are alike unless they are told apart.
+                argv += ["--launch-seed", str(number)]
         argv += setup.request.engine_flags
-        number = sum(1 for _ in (self._results.folder / "logs").glob(f"{profile.name}-*.log"))
         return start(
             LaunchSpec(
                 profile=profile,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tokgate.verdict import Kind, Verdict
 
-ALWAYS_SHOWN = ("output_tok_s", "decode_tok_s", "startup_s")
+ALWAYS_SHOWN = ("output_tok_s", "decode_tok_s", "startup_s", "graphs on/off", "attention mode")
 """Metrics whose green verdicts have a row too; other green verdicts are only counted."""
 
 _ORDER = {kind: place for place, kind in enumerate(Kind)}

@@ -61,6 +61,11 @@ class Pool:
             server = self._servers.pop(profile.digest + profile.name, None)
         return self._end(server) if server is not None else None
 
+    def forget(self, profile: Profile) -> None:
+        """Forget that a profile's server failed: for repeated starts, which count failures and go on."""
+        with self._changed:
+            self._failed.pop(profile.digest + profile.name, None)
+
     def fail(self, profile: Profile, error: TokgateError) -> None:
         """Remember that a profile's server failed while it served: everyone who asks gets this error."""
         key = profile.digest + profile.name

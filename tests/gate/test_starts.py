@@ -1,0 +1,121 @@
+"""Repeated starts, start-up times against baselines, and servers that start and do not serve."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.gate.runs import Finished, gate, tokgate
+from tokgate.verdict import Kind
+
+QUICK = ("--engine=emulated:steady", "--profiles=baseline")
+READY = "-k=startup and not startup_time"
+
+
+def test_starts_that_hang_now_and_then_are_a_rate_with_an_interval(tmp_path: Path) -> None:
+    run = gate(tmp_path, *QUICK, "--startup-repeats=5", "--engine-fault=capture-hang:target-decode/3", READY)
+    verdict = run.one("startup[baseline]")
+    assert verdict.line == (
+        "HANG startup[baseline] 1 of 5 starts hung at target-decode graph capture (20 %, 95 % CI 1..72 %)"
+    )
+    # The hung launch by its number, its evidence, and the log of that launch.
+    assert verdict.body[0].startswith("start 3: target-decode graph capture: no progress for")
+    assert any(path.endswith("baseline-2.log") for path in verdict.files)
+    assert any("/forensics/" in path and Path(path).is_file() for path in verdict.files)
+    assert len(list((run.folder / "logs").glob("baseline-*.log"))) == 5
+    assert len(run.samples("baseline", "startup")) == 4
+    assert run.code == 1
+
+
+def test_a_rate_is_told_to_all_tests_when_the_last_start_hangs(tmp_path: Path) -> None:
+    run = gate(
+        tmp_path,
+        *QUICK,
+        "--startup-repeats=2",
+        "--workloads=chat-bs1",
+        "--engine-fault=capture-hang:target-decode/2",
+        f"{READY} or throughput",
+    )
+    assert [v.line for v in run.verdicts] == [
+        "HANG startup[baseline] 1 of 2 starts hung at target-decode graph capture (50 %, 95 % CI 1..99 %)"
+    ], run.output
+    assert run.code == 1
+
+
+def test_no_start_hangs_without_the_fault_and_the_bound_of_the_rate_is_said(tmp_path: Path) -> None:
+    run = gate(tmp_path, *QUICK, "--startup-repeats=5", READY)
+    verdict = run.one("startup[baseline]")
+    assert verdict.kind is Kind.PASS
+    assert verdict.headline.startswith("none of 5 starts hung (0 %, 95 % CI 0..52 %); ready and generating")
+    assert verdict.evidence["hang_rate"]["trials"] == 5  # type: ignore[index]
+    assert run.code == 0
+
+
+def test_starts_that_die_now_and_then_are_not_called_hung(tmp_path: Path) -> None:
+    run = gate(tmp_path, *QUICK, "--startup-repeats=2", "--engine-fault=start-exit:weights/2", READY)
+    verdict = run.one("startup[baseline]")
+    assert verdict.kind is Kind.EXITED
+    assert verdict.headline.startswith("1 of 2 starts failed at weight loading (50 %")
+
+
+def test_repeats_must_be_a_number_of_launches(tmp_path: Path) -> None:
+    run = gate(tmp_path, *QUICK, "--startup-repeats=0", READY)
+    assert run.code == 2
+    assert "--startup-repeats counts launches, at least one; got 0" in run.output
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("http-500:1", r"first generation: /generate answered 500"),
+        ("truncate:4", r"first generation: it gave 4 tokens, 8 were asked"),
+    ],
+)
+def test_a_wrong_first_generation_is_not_a_death(tmp_path: Path, fault: str, said: str) -> None:
+    run = gate(tmp_path, *QUICK, f"--engine-fault={fault}", READY)
+    verdict = run.one("startup[baseline]")
+    assert verdict.kind is Kind.NOT_SERVING
+    assert re.match(said, verdict.headline), verdict.line
+    assert "/health answers 200" in verdict.body
+    assert run.code == 1
+
+
+def _times(folder: Path, *arguments: str, baselines: Path) -> Finished:
+    return gate(folder, *QUICK, "--startup-repeats=3", READY.split()[0], *arguments, baselines=baselines)
+
+
+def test_start_up_time_is_held_against_the_stored_one(tmp_path: Path) -> None:
+    """Recorded first, then judged; a phase shorter than the clock resolves is not judged."""
+    baselines = tmp_path / "baselines"
+    first = _times(tmp_path / "first", baselines=baselines)
+    missing = first.one("startup[baseline]", "capture:target-decode_s")
+    assert missing.kind is Kind.VACUOUS, first.output
+    whole = [v for v in first.verdicts if "no stored baseline" in v.headline]
+    assert [v.evidence["metric"] for v in whole if v.headline.startswith("startup_s:")] == ["startup_s"]
+    assert first.one("startup[baseline]", "capture:target-verify_s").kind is Kind.NOT_APPLICABLE
+    done = tokgate(
+        "accept",
+        "latest",
+        "--reason=first",
+        f"--results={first.results}",
+        f"--baselines={baselines}",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    again = _times(tmp_path / "again", baselines=baselines)
+    judged = [v for v in again.verdicts if v.headline.startswith("startup_s:")]
+    # One recorded session can decide nothing, whatever the change; that is what the judgement says.
+    assert [v.kind for v in judged] == [Kind.INCONCLUSIVE], again.output
+    assert "3 runs on 3 launches" in " ".join(judged[0].body)
+    assert judged[0].evidence["reference"] is not None
+
+
+def test_the_start_tells_of_captures_environment_and_overrides(tmp_path: Path) -> None:
+    run = gate(tmp_path, "--engine=emulated:steady", "--profiles=eagle3-graphs", READY, NCCL_PROTO="LL")
+    verdict = run.one("startup[eagle3-graphs]")
+    kinds = {(c["kind"], c["rank"]) for c in verdict.evidence["captures"]}  # type: ignore[attr-defined]
+    assert ("target-verify", "") in kinds and ("draft-extend", "") in kinds
+    assert any(line.startswith("target-verify graph capture: ") for line in verdict.body)
+    assert any("NCCL_PROTO=LL" in line for line in verdict.body if line.startswith("environment of"))
+    assert len(verdict.line) < 200

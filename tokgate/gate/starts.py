@@ -1,0 +1,186 @@
+"""Starts: the launches of one profile, those that became ready and those that did not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from tokgate.analysis.rate import Rate, rate
+from tokgate.errors import EngineFault, Exited, Hang
+from tokgate.gate.measurement import Measured, Started
+from tokgate.gate.words import count, figure
+from tokgate.server.launch import POLL_S
+from tokgate.server.timeline import label
+from tokgate.verdict import Kind, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """Launches of one profile, one after the other.
+
+    Attributes:
+        good: those that became ready, in order.
+        faults: number of the launch, from 1 -> why it did not become ready.
+    """
+
+    good: tuple[Started, ...]
+    faults: Mapping[int, EngineFault]
+
+    @property
+    def number(self) -> int:
+        """How many launches there were."""
+        return len(self.good) + len(self.faults)
+
+    @property
+    def last_failed(self) -> bool:
+        """Whether the last launch left no server."""
+        return self.number in self.faults
+
+    @property
+    def measured(self) -> Measured:
+        """Start-up times of the good launches, as runs of a workload."""
+        return Measured(tuple(s.sample for s in self.good), (), tuple(s.file for s in self.good))
+
+    @property
+    def fault(self) -> EngineFault | None:
+        """What the launches that failed amount to; the fault itself where there was one launch."""
+        if not self.faults:
+            return None
+        faults = list(self.faults.values())
+        if self.number == 1:
+            return faults[0]
+        hung = [fault for fault in faults if isinstance(fault, Hang)]
+        others = [fault for fault in faults if not isinstance(fault, Hang)]
+        said = [self._share(hung, "hung")] if hung else []
+        said += [self._share(others, "failed")] if others else []
+        details = [f"start {n}: {fault.headline}" for n, fault in self.faults.items()]
+        worst = (hung or others)[0]
+        details += [f"of the first: {line}" for line in worst.details]
+        facts = {
+            "profile": worst.profile,
+            "phase": worst.phase,
+            "last_log_line": worst.last_log_line,
+            "files": [path for fault in faults for path in fault.files],
+        }
+        headline = "; ".join(said)
+        if isinstance(worst, Hang):
+            return Hang(
+                headline,
+                details,
+                waited_s=worst.waited_s,
+                limit_s=worst.limit_s,
+                usual_s=worst.usual_s,
+                **facts,  # type: ignore[arg-type]
+            )
+        return (Exited if isinstance(worst, Exited) else EngineFault)(headline, details, **facts)  # type: ignore[arg-type]
+
+    def rate(self) -> Rate:
+        """Share of launches that hung, with its interval."""
+        return rate(sum(isinstance(f, Hang) for f in self.faults.values()), self.number)
+
+    def unjudged(self, metric: str, limit: float, *, recorded: bool) -> tuple[Kind, str] | None:
+        """Why a phase's seconds cannot be held against a baseline, if they cannot.
+
+        Args:
+            limit: the change that fails, as a fraction.
+            recorded: the stored baseline has this phase.
+        """
+        runs = self.measured.series(metric)
+        if not runs:
+            if recorded:
+                return None
+            return Kind.NOT_APPLICABLE, f"{metric}: the start of this profile has no such phase"
+        if fmean(runs) * limit < POLL_S or min(runs) <= 0:
+            return Kind.VACUOUS, (
+                f"{metric}: {figure(fmean(runs))} s: a change by {100 * limit:g} % is less than the "
+                f"{POLL_S:g} s by which phases are told apart"
+            )
+        return None
+
+    def _share(self, faults: Sequence[EngineFault], word: str) -> str:
+        phases = Counter(label(fault.phase) for fault in faults)
+        where = ", ".join(f"{name} ({n})" if len(phases) > 1 else name for name, n in phases.most_common())
+        share = rate(len(faults), self.number)
+        return f"{len(faults)} of {self.number} starts {word} at {where} ({share.text()})"
+
+
+def verdict(starts: Starts) -> Verdict:
+    """PASS of launches that all became ready: each generated as many tokens as were asked.
+
+    Raises:
+        EngineFault: :attr:`Starts.fault`, when one of them did not.
+    """
+    if starts.fault is not None:
+        raise starts.fault
+    first = starts.good[0]
+    metrics = first.sample.metrics
+    phases = {name.removesuffix("_s"): value for name, value in metrics.items() if name != "startup_s"}
+    slowest = sorted(phases, key=lambda name: -phases[name])[:3]
+    headline = (
+        f"ready and generating after {figure(metrics['startup_s'])} s "
+        f"({', '.join(f'{name} {figure(phases[name])} s' for name in slowest)})"
+    )
+    evidence: dict[str, object] = {}
+    if starts.number > 1:
+        share = starts.rate()
+        headline = f"none of {starts.number} starts hung ({share.text()}); {headline}"
+        evidence["hang_rate"] = {"events": 0, "trials": share.trials, "low": share.low, "high": share.high}
+    flags = [count(len(first.odd_captures), "odd rank")] if first.odd_captures else []
+    flags += [count(len(first.overrides), "silent override")] if first.overrides else []
+    return Verdict(
+        Kind.PASS,
+        f"startup[{first.sample.identity.profile}]",
+        "; ".join((headline, *flags)),
+        body=_body(first),
+        files=tuple(str(started.file) for started in starts.good[:3]),
+        evidence={
+            "workload": "startup",
+            "profile": first.sample.identity.profile,
+            "metric": "startup_s",
+            "unit": "s",
+            "now": metrics["startup_s"],
+            "phases_s": phases,
+            "odd_captures": list(first.odd_captures),
+            "overrides": list(first.overrides),
+            "captures": [
+                {
+                    "kind": c.kind,
+                    "rank": c.rank,
+                    "seconds": c.seconds,
+                    "gb": c.gb,
+                    "available_gb": c.available_gb,
+                }
+                for c in first.captures
+            ],
+            "environments": {name: dict(values) for name, values in first.environments.items()},
+            "nccl_version": first.nccl_version,
+            **evidence,
+        },
+    )
+
+
+def _body(started: Started) -> tuple[str, ...]:
+    """Odd ranks, overrides, captures by rank, NCCL and the environment that the processes really have."""
+    lines = [f"odd rank: {line}" for line in started.odd_captures]
+    lines += [f"silent override: {line}" for line in started.overrides]
+    lines += [
+        f"{c.kind} graph capture{f' on {c.rank}' if c.rank else ''}: {_given(c.seconds, 's')}, "
+        f"{_given(c.gb, 'GB')}, {_given(c.available_gb, 'GB')} left"
+        for c in started.captures
+    ]
+    lines.append(f"NCCL {started.nccl_version}" if started.nccl_version else "NCCL: no version in the log")
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for name, variables in started.environments.items():
+        alike.setdefault(tuple(variables.items()), []).append(name)
+    for items, names in alike.items():
+        who = (
+            ", ".join(names) if len(names) < len(started.environments) or len(names) == 1 else "every process"
+        )
+        lines.append(f"environment of {who}: {' '.join(f'{k}={v}' for k, v in items) or 'nothing of note'}")
+    return tuple(lines)
+
+
+def _given(value: float | None, unit: str) -> str:
+    return f"{unit} not given" if value is None else f"{value:g} {unit}"
