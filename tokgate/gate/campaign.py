@@ -8,8 +8,9 @@ visited side by side, in the background.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar, cast
@@ -25,6 +26,7 @@ from tokgate.server.pool import Pool
 from tokgate.server.running import Server
 
 T = TypeVar("T")
+_WAKE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Visit:
             TokgateError: what a start, or a measurement on this profile's server, raised before; a
                 profile that failed is not started again.
         """
-        with self._lock:
+        with _held(self._lock):
             if self._starts is None:
                 self._starts = self._start()
             return self._pool.get(self.profile)
@@ -81,7 +83,7 @@ class Visit:
         Raises:
             TokgateError: as :meth:`server`.
         """
-        with self._lock:
+        with _held(self._lock):
             self.server()
             assert self._starts is not None
             return self._starts
@@ -133,7 +135,7 @@ class Visit:
 
     def _once(self, key: str, do: Callable[[Server], T]) -> T:
         """What ``do`` gives on the running server: done once, its fault remembered as well."""
-        with self._lock:
+        with _held(self._lock):
             if key not in self._done:
                 server = self.server()
                 try:
@@ -160,6 +162,17 @@ class Visit:
                 continue
             except Cancelled:
                 return
+
+
+@contextmanager
+def _held(lock: threading.RLock) -> Iterator[None]:
+    """Hold a lock; waiting for it wakes now and then, or a Ctrl-C that another thread got would wait too."""
+    while not lock.acquire(timeout=_WAKE_S):
+        pass
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class Campaign:

@@ -56,6 +56,7 @@ class Run:
         self.verdicts: list[Verdict] = []
         self._verdict_of: dict[int, Verdict] = {}
         self._status = "failed"
+        self._interrupted = False
         with ExitStack() as stack:
             warnings = stack.enter_context(claim(setup))
             self.results = Results(setup.request.results, self._facts(profiles, workloads, warnings))
@@ -151,6 +152,10 @@ class Run:
             raise UsageFault(f"profile '{profile.name}' has no reference in profiles.yaml")
         return profile.reference
 
+    def interrupt(self) -> None:
+        """Say that the run was cut short, so that nobody takes it for a whole one."""
+        self._interrupted = True
+
     def add(self, verdict: Verdict) -> None:
         """Store a verdict.
 
@@ -182,5 +187,5 @@ class Run:
             text = report(self.setup.header(), self.verdicts)
             (self.results.folder / "report.md").write_text(text, encoding="utf-8")
         finally:
-            self._status = "interrupted" if kind else "complete"
+            self._status = "interrupted" if kind or self._interrupted else "complete"
             self._claim.close()
