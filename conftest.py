@@ -4,5 +4,6 @@ pytest_plugins = [
     "fixtures.options",
     "fixtures.cases",
     "fixtures.servers",
+    "fixtures.junit",
     "fixtures.wording",
 ]

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Everything that a change must pass: format, lint, types, layers, tests.
+# Everything that a change must pass: format, lint, types, layers, then all tests, with the CPU engine made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source ci/environment.sh
-"$PYTHON" -m ruff format --check .
-"$PYTHON" -m ruff check .
-"$PYTHON" -m mypy
+"$PYTHON" -m ruff format --check --quiet .
+"$PYTHON" -m ruff check --quiet .
+"$PYTHON" -m mypy --no-error-summary
 "$VENV/bin/lint-imports" --no-cache
-bash ci/test.sh
+"$PYTHON" -m tokgate env make cpu
+TOKGATE_REQUIRE_CPU_ENGINE=1 bash ci/test.sh

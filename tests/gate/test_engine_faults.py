@@ -30,7 +30,11 @@ def test_without_a_fault_there_is_none(tmp_path: Path) -> None:
 
 def test_a_wrong_token_diverges_and_leaves_a_case_to_replay(tmp_path: Path) -> None:
     run = gate(
-        tmp_path, *QUICK, "--profiles=eagle3-graphs", "--engine-fault=wrong-token:5", "-k=parity and many"
+        tmp_path,
+        *QUICK,
+        "--profiles=eagle3-graphs",
+        "--engine-fault=eagle3-graphs=wrong-token:5",
+        "-k=parity and many",
     )
     verdict = run.one("parity-many[eagle3-graphs]")
     assert verdict.kind is Kind.DIVERGED, run.output

@@ -27,7 +27,7 @@ def test_speculation_is_a_net_loss_with_the_founders_figures(founding: Finished)
 def test_every_verdict_is_stored_and_line_one_is_what_people_see(founding: Finished) -> None:
     line = founding.one("chat-bs1[eagle3-graphs]", "decode_tok_s").line
     assert line in founding.output
-    failures = ElementTree.parse(founding.results / "junit.xml").iter("failure")
+    failures = ElementTree.parse(founding.folder / "junit.xml").iter("failure")
     assert line in [failure.get("message") for failure in failures]
     assert line in (founding.folder / "report.md").read_text()
 
@@ -71,13 +71,13 @@ def test_accepted_baselines_are_read_and_another_workload_is_incomparable(
     assert again.code == 0 or again.code == 3
     text = (stored / "emulated-founding/baseline/chat-bs1.yaml").read_text()
     digest = next(line.split()[-1] for line in text.splitlines() if "workload_digest" in line)
-    (stored / "emulated-founding/baseline/chat-bs1.yaml").write_text(text.replace(digest, "000000000000"))
+    (stored / "emulated-founding/baseline/chat-bs1.yaml").write_text(text.replace(digest, "0000deadbeef"))
     other = gate(
         tmp_path, "--profiles=baseline", "--workloads=chat-bs1", "--runs=2", "-k=throughput", baselines=stored
     )
     verdict = other.one("chat-bs1[baseline]", "output_tok_s")
     assert verdict.kind is Kind.INCOMPARABLE
-    assert "workload digest: baseline 000000000000, now" in verdict.headline
+    assert "workload digest: baseline 0000deadbeef, now" in verdict.headline
     assert other.code == 1
 
 

@@ -133,7 +133,7 @@ class Routes:
                 "has_image_understanding": False,
                 "has_audio_understanding": False,
                 "model_type": "llama",
-                "architectures": ["LlamaForCausalLM"],
+                "architectures": [self._settings.plan["architecture"]],
             },
         )
 

@@ -107,9 +107,10 @@ class HttpSection(Section):
 
 
 class ScenarioFile(Section):
-    """Schema of a scenario file."""
+    """Schema of a scenario file. ``architecture`` is what ``/model_info`` names; it costs nothing."""
 
     description: str
+    architecture: str = "LlamaForCausalLM"
     seed: int = 0
     run_gap_s: float = Field(default=0.5, gt=0)
     noise: NoiseSection = NoiseSection(kind="none")
@@ -201,6 +202,7 @@ class Scenario:
         return {
             "scenario": self.name,
             "condition": condition,
+            "architecture": self.file.architecture,
             "seed": self.file.seed,
             "run_gap_s": self.file.run_gap_s,
             "costs": costs,

@@ -56,7 +56,7 @@ class Startup:
         self._pause("imports_s")
         self._fail("imports")
         self._distributed(0.09)
-        self._weights("LlamaForCausalLM", TARGET_GB, self._times["weights_s"])
+        self._weights(settings.plan["architecture"], TARGET_GB, self._times["weights_s"])
         if settings.patch >= log_lines.NEW_CAPTURE_WORDING:
             self._draft_weights()
             self._kv_cache()

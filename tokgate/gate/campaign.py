@@ -19,6 +19,7 @@ from tokgate.analysis.parity_case import Case
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import EngineFault, TokgateError
+from tokgate.gate.facts import ServerFacts, read_facts
 from tokgate.gate.measurement import Cancelled, Measured, Measurer, Started
 from tokgate.gate.parity import Answers
 from tokgate.gate.starts import Starts
@@ -63,6 +64,7 @@ class Visit:
         self._measurer = measurer
         self._lock = threading.RLock()
         self._starts: Starts | None = None
+        self._facts: ServerFacts | None = None
         self._done: dict[str, object] = {}
 
     def server(self) -> Server:
@@ -75,6 +77,8 @@ class Visit:
         with _held(self._lock):
             if self._starts is None:
                 self._starts = self._start()
+                server = self._pool.get(self.profile)
+                self._facts = read_facts(server.log_path, server.model_info)
             return self._pool.get(self.profile)
 
     def starts(self) -> Starts:
@@ -84,7 +88,9 @@ class Visit:
             TokgateError: as :meth:`server`.
         """
         with _held(self._lock):
-            self.server()
+            # A server that gave way to another is not launched again for what is known of its start.
+            if self._starts is None or self._starts.last_failed:
+                self.server()
             assert self._starts is not None
             return self._starts
 
@@ -109,6 +115,18 @@ class Visit:
             self._pool.forget(self.profile)
             self._pool.fail(self.profile, starts.fault)
         return starts
+
+    def facts(self) -> ServerFacts:
+        """What the log and the answers of the first start tell.
+
+        Raises:
+            TokgateError: as :meth:`server`.
+        """
+        with _held(self._lock):
+            if self._facts is None:
+                self.server()
+            assert self._facts is not None
+            return self._facts
 
     def measured(self, workload: Workload) -> Measured:
         """The runs of a workload; measured at the first call.

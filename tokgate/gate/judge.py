@@ -6,7 +6,7 @@ against expected, change with interval, limit; the body says compared with what,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -17,6 +17,7 @@ from tokgate.analysis.stored import judge_stored
 from tokgate.baselines import Baseline
 from tokgate.config.gate import GateFile, Limit
 from tokgate.config.workloads import Workload
+from tokgate.gate.case import JudgedCase
 from tokgate.gate.comparable import obstacles, remarks
 from tokgate.gate.measurement import Measured
 from tokgate.gate.starts import Starts
@@ -65,7 +66,7 @@ class Judge:
         stop = starts.unjudged(metric, limit, recorded=stored is not None and bool(stored.series(metric)))
         if stop is not None:
             kind, headline = stop
-            return _Case(measured, metric, "s", measured.series(metric)).verdict(kind, headline)
+            return JudgedCase(measured, metric, "s", measured.series(metric)).verdict(kind, headline)
         return self.against_baseline(measured, metric)
 
     def against_baseline(self, measured: Measured, metric: str) -> Verdict:
@@ -73,7 +74,7 @@ class Judge:
         identity = measured.samples[0].identity
         limit = self._gate.metrics[metric]
         runs = measured.series(metric)
-        case = _Case(measured, metric, limit.unit, runs)
+        case = JudgedCase(measured, metric, limit.unit, runs)
         if not runs:
             return case.verdict(
                 Kind.INCONCLUSIVE,
@@ -96,10 +97,12 @@ class Judge:
             )
         return self._against(case, baseline, limit)
 
-    def _against(self, case: _Case, baseline: Baseline, limit: Limit) -> Verdict:
+    def _against(self, case: JudgedCase, baseline: Baseline, limit: Limit) -> Verdict:
         metric, runs = case.metric, case.runs
         sessions = baseline.series(metric)
         expected = fmean(fmean(session) for session in sessions)
+        # Sessions of one day share that day's drift; on an emulated engine days mean nothing.
+        days = [session.at[:10] for session in baseline.sessions if session.samples.get(metric)]
         decision = judge_stored(
             sessions,
             runs,
@@ -107,7 +110,7 @@ class Judge:
             limit=limit.limit_percent / 100,
             alpha=self._alpha,
             beta=self._gate.statistics.beta,
-            days=[session.at[:10] for session in baseline.sessions if session.samples.get(metric)],
+            days=None if baseline.identity["engine"] == "emulated" else days,
         )
         kind = Kind(decision.kind)
         sign = "-" if limit.better == "higher" else "+"
@@ -137,7 +140,7 @@ class Judge:
             predicted: verify passes by prompt.
         """
         runs = measured.series("accept_length")
-        case = _Case(measured, "accept_length", "tokens", runs)
+        case = JudgedCase(measured, "accept_length", "tokens", runs)
         requests = [r for sample in measured.samples for r in sample.requests]
         told = [r for r in requests if r.verify_count is not None]
         if not told or len(told) < len(requests):
@@ -176,7 +179,7 @@ class Judge:
         """A speculative profile against its reference without speculation, on the servers measured."""
         one, other = measured.samples[0].identity, reference.samples[0].identity
         runs, against = measured.series(SPEED), reference.series(SPEED)
-        case = _Case(measured, SPEED, "tok/s", runs)
+        case = JudgedCase(measured, SPEED, "tok/s", runs)
         stops = obstacles(one.resolved, other.resolved)
         if stops:
             return case.verdict(
@@ -200,6 +203,7 @@ class Judge:
                 baseline_tok_s=ratio.denominator_mean / workload.concurrency,
                 cycle_ms=fmean(cycle_ms),
                 accept_length=fmean(accept_length),
+                draft_steps=_draft_steps(one, fmean(accept_length)),
             )
             body += _cycle_lines(state)
             figures_of_cycle = {
@@ -226,54 +230,6 @@ class Judge:
         )
 
 
-class _Case:
-    """A case under judgement: what its verdicts have in common."""
-
-    SHOWN_FILES = 3
-
-    def __init__(self, measured: Measured, metric: str, unit: str, runs: Sequence[float]) -> None:
-        self.metric = metric
-        self.runs = runs
-        self._identity: Identity = measured.samples[0].identity
-        self._files = tuple(str(path) for path in measured.files[: self.SHOWN_FILES])
-        self._launches = {sample.identity.launch for sample in measured.samples}
-        self._notes = _contention(measured)
-        self._evidence: Mapping[str, object] = {
-            "workload": self._identity.workload,
-            "profile": self._identity.profile,
-            "metric": metric,
-            "unit": unit,
-            "runs": list(runs),
-            "now": fmean(runs) if runs else None,
-        }
-
-    @property
-    def launches(self) -> str:
-        """``one launch``, ``10 launches``."""
-        number = len(self._launches)
-        return "one launch" if number == 1 else f"{number} launches"
-
-    def verdict(
-        self,
-        kind: Kind,
-        headline: str,
-        body: Sequence[str] = (),
-        *,
-        next_command: str | None = None,
-        figures: Mapping[str, object] | None = None,
-    ) -> Verdict:
-        """A verdict on this case; ``figures`` are added to the evidence that all of them carry."""
-        return Verdict(
-            kind,
-            f"{self._identity.workload}[{self._identity.profile}]",
-            headline,
-            body=(*body, *self._notes),
-            next_command=next_command,
-            files=self._files,
-            evidence={**self._evidence, **(figures or {})},
-        )
-
-
 def _cycle_lines(state: BreakEven) -> list[str]:
     """Where break-even lies, and what would reach it."""
     baseline = figure(state.baseline_tok_s)
@@ -281,19 +237,30 @@ def _cycle_lines(state: BreakEven) -> list[str]:
         f"break-even accept length {state.break_even_accept_length:.2f} = cycle {state.cycle_ms:.1f} ms x "
         f"{baseline} tok/s; measured {state.accept_length:.2f}",
         f"or at accept length {state.accept_length:.2f} a cycle of {state.break_even_cycle_ms:.1f} ms",
+        *_lever_lines(state),
     ]
 
 
-def _contention(measured: Measured) -> list[str]:
-    """What a reader must know of the host during these runs."""
-    notes = []
-    if measured.void:
-        reasons = sorted({void.cause for sample in measured.void for void in sample.void})
-        notes.append(f"{count(len(measured.void), 'void run')} repeated: {', '.join(reasons)}")
-    advised = [sample for sample in measured.samples if sample.advisory]
-    if advised:
-        worst = advised[0].advisory[0].message
-        notes.append(
-            f"{len(advised)} of {len(measured.samples)} runs under contention, for instance: {worst}"
-        )
-    return notes
+def _lever_lines(state: BreakEven) -> list[str]:
+    """Which of the two ways to break-even is the nearer one, against the best that is possible."""
+    shares = state.accept_lever.share_of_room, state.cycle_lever.share_of_room
+    if state.wins or shares[0] is None or shares[1] is None:
+        return []
+    if state.nearer is None:
+        return ["neither can be reached: even every draft accepted, or a cycle of one step, is too little"]
+    accept, cycle = state.accept_lever, state.cycle_lever
+    ways = [
+        f"accept length needs {_share(shares[0])} of the way from {accept.now:.2f} to {accept.bound:g}",
+        f"cycle time {_share(shares[1])} of the way from {cycle.now:.1f} to {cycle.bound:.1f} ms",
+    ]
+    return [f"nearer lever: {state.nearer.name}: {', '.join(ways)}"]
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %" if share <= 1 else "more than all"
+
+
+def _draft_steps(identity: Identity, accept_length: float) -> int | None:
+    """Draft steps as resolved; ``None`` when not told, or when more tokens came than they can give."""
+    steps = identity.resolved.get("speculative_num_steps")
+    return steps if isinstance(steps, int) and accept_length <= steps + 1 else None

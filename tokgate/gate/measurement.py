@@ -14,6 +14,7 @@ from tokgate.analysis.voids import void_reasons
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import HostFault, LoadFault
+from tokgate.gate import passes
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Results
 from tokgate.gate.setup import Setup
@@ -202,6 +203,7 @@ class Measurer:
         server.ensure_alive()
         server.flush_cache()
         pids = [process.pid for process in server.processes()]
+        scraped = passes.scrape(server)
         before = snapshot(pids)
         try:
             with server.watch(f"{workload.name}"):
@@ -212,14 +214,15 @@ class Measurer:
             server.ensure_alive()
             phase = f"{stall.phase} of {workload.name}"
             raise server.hang(phase, stall.waited_s, stall.limit_s) from stall
-        counters = difference(before, snapshot(pids))
+        contention = difference(before, snapshot(pids))
         sample = Sample(
             identity=self._identity(server, profile, workload.name, workload.digest, run=run),
             requests=got.requests,
             audit=got.audit,
             metrics=got.metrics,
             duration_s=got.duration_s,
-            contention=counters,
+            contention=contention,
+            counters=passes.between(scraped, passes.scrape(server)),
             void=got.void,
         )
         if not any(r.outcome == "ok" for r in sample.requests):

@@ -15,6 +15,7 @@ import datetime
 import json
 import os
 import secrets
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -91,6 +92,32 @@ class Results:
         """Say in ``run.json`` how the run ended."""
         self._facts["ended_at"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._write_run(status)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file.
+
+    Raises:
+        ResultsUnwritable: disk full or folder gone.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ResultsUnwritable(f"{path} cannot be written: {error.strerror}") from error
+
+
+def check_writable(root: Path) -> None:
+    """Find out, before anything is started, whether results can be written below ``root``.
+
+    Raises:
+        ResultsUnwritable: they cannot.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        raise ResultsUnwritable(f"results cannot be written to {root}: {error.strerror}") from error
 
 
 def _point(link: Path, target: str) -> None:

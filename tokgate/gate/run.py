@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 
 from tokgate import __version__
@@ -11,14 +12,16 @@ from tokgate.analysis.parity_case import Case
 from tokgate.config.gate import ParitySizes
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
-from tokgate.errors import TokgateError, UsageFault
+from tokgate.errors import ResultsUnwritable, TokgateError, UsageFault
 from tokgate.gate import modelstore, parity
 from tokgate.gate.campaign import Campaign, Planned, Visit
 from tokgate.gate.claim import claim
+from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.faults import verdict_of
 from tokgate.gate.judge import Judge
 from tokgate.gate.measurement import Measurer
-from tokgate.gate.results import Results
+from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
+from tokgate.gate.results import Results, write_text
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import Starter
 from tokgate.load import prompts
@@ -31,6 +34,10 @@ SMALL_VOCABULARY = 1000
 
 class Run:
     """A run: the host's GPUs, a results folder, a campaign of servers, judge, verdicts. A context manager.
+
+    Attributes:
+        verdicts: all that were reached, in order, stored or not.
+        unwritten: what could not be written, and why; the disk is full, say.
 
     Args:
         setup: the checked request.
@@ -54,6 +61,7 @@ class Run:
     ) -> None:
         self.setup = setup
         self.verdicts: list[Verdict] = []
+        self.unwritten: list[str] = []
         self._verdict_of: dict[int, Verdict] = {}
         self._status = "failed"
         self._interrupted = False
@@ -64,6 +72,7 @@ class Run:
             self._starter = Starter(setup, self.results)
             self.cases = self._cases() if with_parity else {}
             self.judge = Judge(setup.gate, setup.request.baselines, self.results.name, verdicts)
+            self.comparisons = Comparisons(setup.gate)
             measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
             self.campaign = Campaign(
                 [self._planned(name, measured) for name in self._with_references(profiles)],
@@ -75,7 +84,7 @@ class Run:
             self._claim = stack.pop_all()
 
     def _end(self) -> None:
-        self.results.close(self._status)
+        self._write(partial(self.results.close, self._status))
 
     def _facts(
         self, profiles: Collection[str], workloads: Collection[str], warnings: list[str]
@@ -117,6 +126,30 @@ class Run:
             return self.judge.against_baseline(measured, "accept_length")
         return self.judge.accept_length(measured, known)
 
+    def replay(self, visit: Visit, workload: Workload) -> Verdict:
+        """Whether the CUDA graphs of a profile were captured and used."""
+        measured = visit.measured(workload)
+        return self.comparisons.replay(workload, visit.profile, measured, visit.facts())
+
+    def graphs(self, visit: Visit, workload: Workload) -> Verdict:
+        """A profile against the same without CUDA graphs.
+
+        Raises:
+            UsageFault: no profile of this run is that.
+        """
+        measured = visit.measured(workload)
+        partner = self.setup.partner(visit.profile.name, GRAPHS)
+        if partner is None:
+            raise UsageFault(f"no profile of this run is '{visit.profile.name}' without CUDA graphs")
+        return self.comparisons.graphs(measured, self.campaign.visit(partner).measured(workload))
+
+    def attention_mode(self, visit: Visit, workload: Workload) -> Verdict:
+        """A profile with attention mode decode against the same with prefill, where one is in this run."""
+        measured = visit.measured(workload)
+        partner = self.setup.partner(visit.profile.name, ATTENTION_MODE)
+        other = None if partner is None else self.campaign.visit(partner).measured(workload)
+        return self.comparisons.attention_mode(measured, other, visit.facts())
+
     def parity(self, name: str, visit: Visit) -> Verdict:
         """Greedy parity of a profile with its reference, on one case."""
         case = self.cases[name]
@@ -157,13 +190,15 @@ class Run:
         self._interrupted = True
 
     def add(self, verdict: Verdict) -> None:
-        """Store a verdict.
-
-        Raises:
-            ResultsUnwritable: disk full.
-        """
+        """Keep a verdict and store it; where it cannot be stored, that is in :attr:`unwritten`."""
         self.verdicts.append(verdict)
-        self.results.add_verdict(verdict)
+        self._write(partial(self.results.add_verdict, verdict))
+
+    def _write(self, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except ResultsUnwritable as fault:
+            self.unwritten.append(fault.headline)
 
     def verdict_of(self, error: TokgateError, subject: str) -> Verdict:
         """The verdict that a fault stands for; one verdict a fault, however many tests it stops."""
@@ -185,7 +220,7 @@ class Run:
         try:
             self.campaign.close()
             text = report(self.setup.header(), self.verdicts)
-            (self.results.folder / "report.md").write_text(text, encoding="utf-8")
+            self._write(partial(write_text, self.results.folder / "report.md", text))
         finally:
             self._status = "interrupted" if kind or self._interrupted else "complete"
             self._claim.close()

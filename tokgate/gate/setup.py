@@ -14,6 +14,8 @@ from tokgate.config.gate import GateFile, load_gate
 from tokgate.config.profiles import Profile, Profiles, load_profiles
 from tokgate.config.workloads import Workload, load_workloads
 from tokgate.errors import UsageFault
+from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS, PARTNERS, has_mode_decode
+from tokgate.gate.results import check_writable
 from tokgate.host import gpu
 from tokgate.sglang.flags import applicability
 
@@ -32,7 +34,7 @@ class Request:
         model: ``--model NAME|DIR``, else ``None``.
         runs: measured runs a workload, else as in ``gate.yaml``.
         startup_repeats: how often each profile is launched; the last server is the one measured.
-        faults: fault specs for the emulated engine.
+        faults: fault specs for the emulated engine, ``SPEC`` or ``PROFILE=SPEC``.
         engine_flags: flags passed to the engine as they are, after those of the profile.
         wait_gpu_s: how long to queue for a GPU that another gate holds.
     """
@@ -74,21 +76,51 @@ class Setup:
     not_applicable: Mapping[str, str] = field(default_factory=dict)
 
     def profile_names(self, *traits: str) -> list[str]:
-        """Profiles that exist on this engine, in order; with the trait ``speculative`` those that
-        have speculation and a reference to be held against."""
+        """Profiles that exist on this engine and have every trait, in order.
+
+        Args:
+            traits: ``speculative`` (with a reference to be held against), or one of
+                :mod:`tokgate.gate.pairs`.
+        """
         names = [name for name in self.profiles if name not in self.not_applicable]
         if "speculative" in traits:
             names = [n for n in names if self.profiles[n].speculation and self.profiles[n].reference]
+        if GRAPHS in traits:
+            names = [name for name in names if self.partner(name, GRAPHS) is not None]
+        if ATTENTION_MODE in traits:
+            names = [name for name in names if has_mode_decode(self.profiles[name])]
         return names
+
+    def partner(self, name: str, *traits: str) -> str | None:
+        """The profile of this run that differs from ``name`` in the first trait that has partners, if any."""
+        others = [other for other in self.profiles.values() if other.name not in self.not_applicable]
+        for trait in traits:
+            if trait in PARTNERS:
+                found = PARTNERS[trait](self.profiles[name], others)
+                return None if found is None else found.name
+        return None
 
     def header(self) -> list[str]:
         """Lines for the head of a report: engine and why, host class, what is run."""
+        pin = pinned_version(self.request.folder.parent)
+        differs = self.engine.kind == "gpu" and pin not in (None, self.engine.version)
         return [
             f"tokgate: engine {self.engine.name} ({self.engine.kind}, SGLang {self.engine.version}): "
             f"{self.chosen_because}",
             f"tokgate: host class {self.host_class}; {len(self.profile_names())} profiles x "
             f"{len(self.workloads)} workloads, {self.gate.runs.measured} runs each",
+            *(
+                [f"tokgate: ci/sglang.pin says {pin}, this engine is {self.engine.version}"]
+                if differs
+                else []
+            ),
         ]
+
+
+def pinned_version(root: Path) -> str | None:
+    """The SGLang version under gate, ``ci/sglang.pin`` of a checkout; ``None`` without one."""
+    pin = root / "ci" / "sglang.pin"
+    return pin.read_text(encoding="utf-8").strip() if pin.is_file() else None
 
 
 def read(request: Request) -> Setup:
@@ -97,6 +129,7 @@ def read(request: Request) -> Setup:
     Raises:
         ConfigFault: a faulty file.
         UsageFault: an unknown profile, workload, model or engine; faults on a real engine.
+        ResultsUnwritable: results cannot be written where they should go.
     """
     engine, because = _engine(request)
     if request.faults and engine.kind != "emulated":
@@ -116,9 +149,13 @@ def read(request: Request) -> Setup:
     not_applicable = {
         name: reason for name, profile in profiles.items() if (reason := applicability(profile, engine.kind))
     }
+    for fault in request.faults:
+        if "=" in fault:
+            catalogue.get(fault.rpartition("=")[0])
     workloads = {name: known.get(name) for name in request.workloads or tuple(known.workloads)}
     if not request.workloads:
         workloads = {name: w for name, w in workloads.items() if engine.kind in w.engines}
+    check_writable(request.results)
     if not workloads:
         raise UsageFault(f"no workload in {known.path} runs on an engine of kind '{engine.kind}'")
     return Setup(

@@ -124,7 +124,9 @@ class Starter:
         if engine.kind == "emulated":
             argv += ["--scenario", engine.scenario or "founding", "--emulated-version", engine.version]
             for fault in setup.request.faults:
-                argv += ["--fault", fault]
+                name, _, spec = fault.rpartition("=")
+                if name in ("", profile.name):
+                    argv += ["--fault", spec]
             if setup.request.startup_repeats > 1:
                 # Launches of an emulated engine are alike unless they are told apart.
                 argv += ["--launch-seed", str(number)]

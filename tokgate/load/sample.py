@@ -134,6 +134,8 @@ class Sample:
         metrics: name with unit -> value, as docs/reference/metrics.md defines them; absent where they
             have no meaning.
         contention: counters of the host over the run: ``scheduler_run_delay_s``, ``steal_s``, ...
+        counters: what the server's own counters moved by over the run: ``decode_graph_passes``, ... (see
+            :mod:`tokgate.gate.passes`); a counter that it does not have is absent.
         void: reasons why the run does not count; empty when it does.
         advisory: what would void the run on an engine where time is not emulated; kept, never hidden.
     """
@@ -144,6 +146,7 @@ class Sample:
     metrics: Mapping[str, float]
     duration_s: float
     contention: Mapping[str, float] = field(default_factory=dict)
+    counters: Mapping[str, float] = field(default_factory=dict)
     void: tuple[Void, ...] = ()
     advisory: tuple[Void, ...] = ()
     schema: int = SCHEMA
@@ -169,6 +172,7 @@ class Sample:
                 metrics=dict(data["metrics"]),
                 duration_s=float(data["duration_s"]),
                 contention=dict(data.get("contention", {})),
+                counters=dict(data.get("counters", {})),
                 void=tuple(Void(**_known(Void, item)) for item in data.get("void", ())),
                 advisory=tuple(Void(**_known(Void, item)) for item in data.get("advisory", ())),
             )

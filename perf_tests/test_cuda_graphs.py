@@ -1,0 +1,25 @@
+"""CUDA graphs: captured, really replayed, and worth having."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tokgate.config.workloads import Workload
+from tokgate.gate.campaign import Visit
+from tokgate.gate.run import Run
+from tokgate.verdict import Verdict
+
+Report = Callable[[Verdict], None]
+
+
+def test_replay(server: Visit, workload: Workload, run: Run, report: Report) -> None:
+    """The log's captures and the server's counter of passes; with ``cuda_graphs: off``, none of either."""
+    report(run.replay(server, workload))
+
+
+@pytest.mark.profiles("graphs")
+def test_graphs_on_off(server: Visit, workload: Workload, run: Run, report: Report) -> None:
+    """Faster than the same profile without graphs, at the same accept length."""
+    report(run.graphs(server, workload))

@@ -1,0 +1,73 @@
+"""Golden messages of verdicts, and runs of the gate that several tests look at."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.gate.runs import Finished, gate
+from tokgate.verdict import Verdict
+
+MESSAGES = Path(__file__).parents[1] / "messages" / "gate"
+SCENARIO = Path(__file__).with_name("other.yaml")
+STEADY = ("--engine=emulated:steady", "--workloads=chat-bs1", "--runs=2")
+# Figures of time vary, and so does what the host adds.
+_NORMAL: tuple[tuple[str, str], ...] = (
+    (r"^  (\d+ of \d+ runs under contention|\d+ void runs? repeated).*\n", ""),
+    (r"^  file: .*/samples/([^/]+/[^/]+)/.*", r"  file: samples/\1/RUN"),
+    (r"[-+]?\d+(\.\d+)?\.\.[-+]?\d+(\.\d+)?", "N..N"),
+    (r"\d[\d.]* vs \d[\d.]* tok/s", "N vs N tok/s"),
+    (r"[-+]\d+\.\d %", "N %"),
+    (r"smallest detectable [\d.]+ %", "smallest detectable N %"),
+    (r"(\bruns: |in this run: )\d[\d., ]*\d", r"\1N, ..."),
+    (r"(\d+ of )?\d+ decode passes", r"N decode passes"),
+)
+
+
+@pytest.fixture
+def golden() -> Callable[[str, Verdict], None]:
+    """Compares a verdict's message with the recorded one, figures normalised.
+
+    ``TOKGATE_RECORD_MESSAGES=1`` records instead (and fails, so that it never passes by accident).
+    """
+
+    def compare(name: str, verdict: Verdict) -> None:
+        text = verdict.text() + "\n"
+        for pattern, word in _NORMAL:
+            text = re.sub(pattern, word, text, flags=re.MULTILINE)
+        path = MESSAGES / f"{name}.txt"
+        if os.environ.get("TOKGATE_RECORD_MESSAGES") == "1":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            pytest.fail(f"recorded {path.name}:\n{text}")
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def well(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """All five profiles without a fault."""
+    return gate(
+        tmp_path_factory.mktemp("well"),
+        *STEADY,
+        "--profiles=baseline-eager,eagle3-graphs,eagle3-eager,eagle3-attn-decode",
+        "-k=test_replay or on_off or test_attention_mode",
+    )
+
+
+@pytest.fixture(scope="session")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """An engine that is slower with graphs, accepts less without them, and is slower in mode decode."""
+    return gate(
+        tmp_path_factory.mktemp("other"),
+        f"--engine=emulated:{SCENARIO}",
+        "--workloads=chat-bs1",
+        "--runs=3",
+        "--profiles=baseline-eager,eagle3-graphs,eagle3-eager,eagle3-attn-decode",
+        "-k=on_off or test_attention_mode",
+    )
