@@ -163,7 +163,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             "unshare", "--mount", "--map-root-user", "sh", "-c",
-            'mount -t tmpfs -o size=1500k none "$0" && exec "$@"', str(tmp_path / "small"),
+            'mount -t tmpfs -o size=1250k none "$0" && exec "$@"', str(tmp_path / "small"),
             sys.executable, "-m", "tokgate", "gate", "perf_tests", "-p", "no:cacheprovider",
             f"--results={tmp_path / 'small'}", *LONG,
         ],
