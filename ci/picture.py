@@ -1,6 +1,6 @@
 """Remake docs/gate.svg: the end of a real run of the emulated gate, as a terminal shows it.
 
-python ci/picture.py RESULTS_FOLDER     (made by: tokgate gate -m emulated)
+    python ci/picture.py RESULTS_FOLDER     (made by: tokgate gate -m emulated)
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from rich.text import Text
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tokgate.gate.results import find_run, read_verdicts
-from tokgate.report.terminal import summary_lines
+from tokgate.report.rows import counts
+from tokgate.report.terminal import table
 from tokgate.verdict import Kind
 
-ROOT = Path(__file__).parents[1]
-WIDTH = 112
+SUBJECT = "chat-bs1[eagle3-graphs]"
+WIDTH = 132
 
 
 def main(results: str) -> None:
-    """Draw the table of a run and its first NET_LOSS."""
+    """Draw a run's table and its NET_LOSS of :data:`SUBJECT`."""
     folder = find_run(Path(results), "latest")
     verdicts = read_verdicts(folder)
-    console = Console(record=True, width=WIDTH, file=io.StringIO())
+    loss = next(v for v in verdicts if v.kind is Kind.NET_LOSS and v.subject == SUBJECT)
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
     console.print(Text("$ bash ci/gate.sh", style="bold"))
-    shown = Path("results") / folder.name
-    for line in summary_lines(verdicts, not_applicable={}, folder=shown, width=WIDTH, color=True):
-        console.print(Text.from_ansi(line), overflow="ellipsis", no_wrap=True)
-    loss = next(verdict for verdict in verdicts if verdict.kind is Kind.NET_LOSS)
+    console.print(Text(loss.line, style="bold red"))
+    for line in loss.body:
+        console.print(Text(f"  {line}"))
     console.print()
-    first, *rest = [line for line in loss.text().splitlines() if not line.startswith("  file:")]
-    console.print(Text(first, style="bold red"))
-    for line in rest:
-        console.print(Text(line))
-    (ROOT / "docs" / "gate.svg").write_text(console.export_svg(title="tokgate"), encoding="utf-8")
+    console.print(table(verdicts))
+    console.print(Text(counts(verdicts)))
+    picture = Path(__file__).parents[1] / "docs" / "gate.svg"
+    picture.write_text(console.export_svg(title="tokgate"), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def verdict(starts: Starts) -> Verdict:
         evidence={
             "workload": "startup",
             "profile": first.sample.identity.profile,
-            "metric": "startup_s",
+            "metric": "readiness",
             "unit": "s",
             "now": metrics["startup_s"],
             "phases_s": phases,

@@ -64,4 +64,7 @@ def _figure(value: object, unit: str) -> str:
 
 
 def _signed(percent: object) -> str:
-    return f"{percent:+.1f} %" if isinstance(percent, (int, float)) else "-"
+    if not isinstance(percent, (int, float)):
+        return "-"
+    # Adding 0.0 turns a rounded -0.0 into 0.0.
+    return f"{round(percent, 1) + 0.0:+.1f} %"

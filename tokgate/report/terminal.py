@@ -6,8 +6,15 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from tokgate.report.rows import counts, rows
 from tokgate.verdict import Verdict
+
+MIN_WIDTH = 120
+"""Columns that the table takes even on a narrower terminal: a cut figure is worse than a wrapped line."""
 
 _STYLES = {"green": "green", "failed": "bold red", "undecided": "yellow", "neutral": "dim"}
 
@@ -29,7 +36,7 @@ def summary_lines(
         width: of the terminal, in columns.
         color: whether to print ANSI colours.
     """
-    lines = _table(verdicts, width, color) if verdicts else ["no verdict was reached"]
+    lines = _lines(table(verdicts), width, color) if verdicts else ["no verdict was reached"]
     lines += [f"not applicable: {name}: {reason}" for name, reason in not_applicable.items()]
     if verdicts:
         lines.append(counts(verdicts))
@@ -37,28 +44,30 @@ def summary_lines(
     return lines
 
 
-def _table(verdicts: Sequence[Verdict], width: int, color: bool) -> list[str]:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim" if color else "")
+def table(verdicts: Sequence[Verdict]) -> Table:
+    """The summary table; its colours show where the console has them."""
+    found = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("verdict", "case", "metric"):
-        table.add_column(heading, no_wrap=True)
+        found.add_column(heading, no_wrap=True)
     for heading in ("now", "baseline", "change"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        found.add_column(heading, justify="right", no_wrap=True)
     outcome = {verdict.kind: verdict.outcome for verdict in verdicts}
     for row in rows(verdicts):
-        table.add_row(
-            f"[{_STYLES[outcome[row.kind]]}]{row.kind}[/]" if color else str(row.kind),
-            row.subject.replace("[", r"\["),
-            row.metric,
-            row.now,
-            row.reference,
-            row.change,
-        )
+        kind = Text(row.kind, style=_STYLES[outcome[row.kind]])
+        cells = (row.subject, row.metric, row.now, row.reference, row.change)
+        found.add_row(kind, *map(Text, cells))
+    return found
+
+
+def _lines(content: Table, width: int, color: bool) -> list[str]:
     buffer = io.StringIO()
     console = Console(
-        file=buffer, width=max(width, 120), force_terminal=color, color_system="standard", highlight=False
+        file=buffer,
+        width=max(width, MIN_WIDTH),
+        force_terminal=color,
+        no_color=not color,
+        color_system="standard" if color else None,
+        highlight=False,
     )
-    console.print(table)
+    console.print(content)
     return [line.rstrip() for line in buffer.getvalue().splitlines()]
