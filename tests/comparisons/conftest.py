@@ -71,3 +71,19 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         "--profiles=baseline-eager,eagle3-graphs,eagle3-eager,eagle3-attn-decode",
         "-k=on_off or test_attention_mode",
     )
+
+
+@pytest.fixture(scope="session")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Different backends for prefill and decode, and graphs for batches of four at most."""
+    return gate(
+        tmp_path_factory.mktemp("split"),
+        "--engine=emulated:steady",
+        "--workloads=chat-bs8",
+        "--runs=2",
+        "--profiles=eagle3-graphs,eagle3-attn-decode",
+        "--engine-flag=--prefill-attention-backend=flashinfer",
+        "--engine-flag=--decode-attention-backend=triton",
+        "--engine-flag=--cuda-graph-max-bs-decode=4",
+        "-k=test_replay and eagle3-graphs or test_attention_mode",
+    )

@@ -16,12 +16,16 @@ Golden = Callable[[str, Verdict], None]
 REPLAY, GRAPHS, MODE = "graph replay", "graphs on/off", "attention mode"
 
 
-def replay_of(folder: Path, *arguments: str, workload: str = "chat-bs1") -> tuple[Verdict, Finished]:
+def replay_of(folder: Path, fault: str) -> tuple[Verdict, Finished]:
     """The replay verdict of eagle3-graphs in a run of its own."""
     run = gate(
-        folder, *STEADY, "--profiles=eagle3-graphs", *arguments, "-k=test_replay and eagle3", f"--workloads={workload}"
-    )  # fmt: skip
-    return run.one(f"{workload}[eagle3-graphs]", REPLAY), run
+        folder,
+        *STEADY,
+        "--profiles=eagle3-graphs",
+        f"--engine-fault={fault}",
+        "-k=test_replay and eagle3",
+    )
+    return run.one("chat-bs1[eagle3-graphs]", REPLAY), run
 
 
 @pytest.mark.parametrize("profile", ["baseline", "eagle3-graphs", "eagle3-attn-decode"])
@@ -51,20 +55,20 @@ def test_the_passes_of_a_run_stand_in_its_sample(well: Finished) -> None:
 
 
 def test_captured_and_not_replayed(tmp_path: Path, golden: Golden) -> None:
-    verdict, run = replay_of(tmp_path, "--engine-fault=not-replayed")
+    verdict, run = replay_of(tmp_path, "not-replayed")
     assert verdict.kind is Kind.NOT_REPLAYED, run.output
     assert run.code == 1
     golden("not-replayed", verdict)
 
 
-def test_batches_larger_than_captured_are_blamed(tmp_path: Path, golden: Golden) -> None:
-    verdict, run = replay_of(tmp_path, "--engine-flag=--cuda-graph-max-bs-decode=4", workload="chat-bs8")
-    assert verdict.kind is Kind.NOT_REPLAYED, run.output
+def test_batches_larger_than_captured_are_blamed(split: Finished, golden: Golden) -> None:
+    verdict = split.one("chat-bs8[eagle3-graphs]", REPLAY)
+    assert verdict.kind is Kind.NOT_REPLAYED, split.output
     golden("not-replayed-batch-size", verdict)
 
 
 def test_an_absent_counter_is_never_a_pass(tmp_path: Path, golden: Golden) -> None:
-    verdict, run = replay_of(tmp_path, "--engine-fault=missing-metrics")
+    verdict, run = replay_of(tmp_path, "missing-metrics")
     assert verdict.kind is Kind.INCONCLUSIVE, run.output
     assert "counter absent" in verdict.headline
     assert run.code == 3
@@ -104,17 +108,9 @@ def test_an_attention_mode_that_costs_is_a_net_loss(other: Finished, golden: Gol
     golden("attention-mode-net-loss", verdict)
 
 
-def test_two_backends_make_the_attention_mode_real(tmp_path: Path) -> None:
-    run = gate(
-        tmp_path,
-        *STEADY,
-        "--profiles=eagle3-graphs,eagle3-attn-decode",
-        "--engine-flag=--prefill-attention-backend=flashinfer",
-        "--engine-flag=--decode-attention-backend=triton",
-        "-k=test_attention_mode",
-    )
-    verdict = run.one("chat-bs1[eagle3-attn-decode]", MODE)
-    assert verdict.kind is not Kind.VACUOUS, run.output
+def test_two_backends_make_the_attention_mode_real(split: Finished) -> None:
+    verdict = split.one("chat-bs8[eagle3-attn-decode]", MODE)
+    assert verdict.kind is not Kind.VACUOUS, split.output
     assert "the log shows the hybrid attention backend" in verdict.text()
 
 

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import argparse
+import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tokgate.errors import SampleFault, UsageFault
+from tokgate.gate import setup as gate_setup
 from tokgate.gate.results import RUN_FILE, read_run, read_verdicts
-from tokgate.verdict import exit_code
+from tokgate.gate.share import Share, deal, numbers
+from tokgate.verdict import Verdict, exit_code
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+PYTEST_OK, PYTEST_FAILED = 0, 1
 PYTEST_INTERRUPTED, PYTEST_INTERNAL, PYTEST_USAGE, PYTEST_NOTHING = 2, 3, 4, 5
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -28,6 +40,9 @@ def gate(
     strict_inconclusive: Annotated[
         bool, typer.Option("--strict-inconclusive", help="an INCONCLUSIVE verdict fails")
     ] = False,
+    gpus: Annotated[
+        str, typer.Option(metavar="0,1", help="deal the profiles out over these GPUs of this host")
+    ] = "",
 ) -> None:
     """Run the gate. Every other option and argument goes to pytest (pytest perf_tests --help lists them).
 
@@ -45,10 +60,13 @@ def gate(
     if strict_inconclusive:
         arguments.append("--strict-inconclusive")
     with tempfile.TemporaryDirectory(prefix="tokgate-") as scratch:
-        run_file = Path(scratch) / "run"
-        status = _pytest(folder, arguments, run_file)
-        run = Path(run_file.read_text(encoding="utf-8")) if run_file.is_file() else None
-    raise SystemExit(_exit_code(status, run, strict_inconclusive))
+        if gpus:
+            code = _side_by_side(folder, arguments, numbers(gpus), Path(scratch), strict_inconclusive)
+        else:
+            with _signals([child := _Child(folder, arguments, Path(scratch) / "run")]):
+                ended = child.wait()
+            code = _exit_code([ended], strict_inconclusive)
+    raise SystemExit(code)
 
 
 def _names_a_test(folder: Path, argument: str) -> bool:
@@ -58,38 +76,192 @@ def _names_a_test(folder: Path, argument: str) -> bool:
     return not argument.startswith("-") and path.exists() and (path == suite or suite in path.parents)
 
 
-def _pytest(folder: Path, arguments: list[str], run_file: Path) -> int:
-    """Run pytest as a child, so that a signal to us reaches it and its servers are torn down by it."""
-    command = [sys.executable, "-m", "pytest", *arguments]
-    child = subprocess.Popen(command, cwd=folder, env={**os.environ, RUN_FILE: str(run_file)})
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a pytest ended: its status, and the folder of its run if it came to one."""
 
-    def forward(number: int, _: object) -> None:
-        child.send_signal(number)
+    status: int
+    run: Path | None
+
+
+class _Child:
+    """One pytest, run as a child so that a signal to us reaches it and its servers are torn down by it."""
+
+    def __init__(
+        self, folder: Path, arguments: Sequence[str], run_file: Path, share: Share | None = None
+    ) -> None:
+        env = {**os.environ, RUN_FILE: str(run_file)}
+        if share is not None:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, share.gpus))
+        self._run_file = run_file
+        self._prefix = f"[GPU {share.name}] " if share else ""
+        self._interrupted = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *arguments],
+            cwd=folder,
+            env=env,
+            stdout=subprocess.PIPE if share else None,
+            stderr=subprocess.STDOUT if share else None,
+            text=True,
+            errors="replace",
+            preexec_fn=_interrupt_with_parent,
+        )
+
+    def interrupt(self) -> None:
+        """Let it end in order; end it at once when asked again."""
+        self._process.send_signal(signal.SIGTERM if self._interrupted else signal.SIGINT)
+        self._interrupted = True
+
+    def wait(self) -> Ended:
+        """Pass its output on until it ends."""
+        for line in self._process.stdout or ():
+            sys.stdout.write(self._prefix + line)
+            sys.stdout.flush()
+        status = self._process.wait()
+        known = self._run_file.is_file()
+        return Ended(status, Path(self._run_file.read_text(encoding="utf-8")) if known else None)
+
+
+def _interrupt_with_parent() -> None:
+    """In the child: be interrupted when this tokgate is killed, even where a shell has SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+
+
+@contextmanager
+def _signals(children: Sequence[_Child]) -> Iterator[None]:
+    """Pass signals on to all children."""
+
+    def forward(number: int, frame: object) -> None:
+        for child in children:
+            child.interrupt()
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGHUP)}
-    # A terminal sends Ctrl-C to the child too; we only wait for it to clean up.
+    # A terminal sends Ctrl-C to the children too; we only wait for them to clean up.
     before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        return child.wait()
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _exit_code(status: int, run: Path | None, strict: bool) -> int:
-    """pytest's exit status and the run's verdicts -> tokgate's exit code."""
-    if status < 0:
-        return 128 - status
-    if status in {PYTEST_USAGE, PYTEST_NOTHING}:
-        return 2
-    if status in {PYTEST_INTERRUPTED, PYTEST_INTERNAL} or run is None:
-        return 3
+def _side_by_side(
+    folder: Path, arguments: list[str], gpus: Sequence[int], scratch: Path, strict: bool
+) -> int:
+    """One pytest a share of the GPUs; one summary and one exit code of all."""
+    request, junit = _request(folder, arguments)
+    setup = gate_setup.read(request)
+    emulated = request.kind == "emulated" or (request.engine or "").startswith("emulated")
+    shares = deal(setup, gpus, emulated=emulated)
+    for share in shares:
+        print(f"tokgate: GPU {share.name}: {', '.join(share.profiles)}", flush=True)
+    children = [
+        _Child(
+            folder,
+            [
+                *arguments,
+                f"--profiles={','.join(share.profiles)}",
+                f"--junitxml={junit.with_name(f'{junit.stem}-gpu{share.name}{junit.suffix}')}",
+            ],
+            scratch / f"run-{share.name}",
+            share,
+        )
+        for share in shares
+    ]
+    ended: dict[int, Ended] = {}
+
+    def follow(number: int) -> None:
+        ended[number] = children[number].wait()
+
+    threads = [threading.Thread(target=follow, args=(number,)) for number in range(len(children))]
+    with _signals(children):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            # Never for long at once: a signal is handled between two waits.
+            while thread.is_alive():
+                thread.join(0.5)
+    _summary(
+        {share.name: ended[number] for number, share in enumerate(shares)},
+        setup.not_applicable,
+        request.results,
+    )
+    return _exit_code([ended[number] for number in range(len(children))], strict)
+
+
+def _request(folder: Path, arguments: Sequence[str]) -> tuple[gate_setup.Request, Path]:
+    """What the arguments for pytest ask for, as far as dealing out needs it; and where JUnit's file goes."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--engine", "--model", "--junitxml", "--junit-xml"):
+        parser.add_argument(name)
+    for name in ("--profiles", "--workloads"):
+        parser.add_argument(name, default="")
+    parser.add_argument("-m", dest="marker", default="")
+    parser.add_argument("--config-folder", type=Path, default=Path("perf_tests"))
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--baselines", type=Path, default=Path("baselines"))
+    given, _ = parser.parse_known_args(arguments)
+    results = (folder / given.results).resolve()
+    junit = given.junitxml or given.junit_xml
+    request = gate_setup.Request(
+        folder=folder / given.config_folder,
+        results=results,
+        baselines=folder / given.baselines,
+        kind=gate_setup.kind_in(given.marker),
+        engine=given.engine,
+        profiles=_list(given.profiles),
+        workloads=_list(given.workloads),
+        model=given.model,
+    )
+    return request, (folder / junit).resolve() if junit else results / "junit.xml"
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _summary(ended: Mapping[str, Ended], not_applicable: Mapping[str, str], results: Path) -> None:
+    from tokgate.report.terminal import summary_lines
+
+    width = shutil.get_terminal_size().columns
+    verdicts = [verdict for end in ended.values() for verdict in _verdicts(end)]
+    lines = summary_lines(
+        verdicts,
+        not_applicable=not_applicable,
+        folder=results,
+        width=width,
+        color=sys.stdout.isatty(),
+    )
+    print(f"{f' tokgate: {len(ended)} shares ':=^{width}}", *lines, sep="\n")
+    for name, end in ended.items():
+        print(f"GPU {name}: pytest ended with {end.status}; run: {end.run.name if end.run else 'none'}")
+
+
+def _verdicts(end: Ended) -> list[Verdict]:
+    if end.run is None:
+        return []
     try:
-        read_run(run)
-        verdicts = read_verdicts(run)
+        read_run(end.run)
+        return read_verdicts(end.run)
     except SampleFault as fault:
         print(f"tokgate gate: {fault}", file=sys.stderr)
-        return 3
-    code = exit_code(verdicts, strict_inconclusive=strict)
+        return []
+
+
+def _exit_code(ended: Sequence[Ended], strict: bool) -> int:
+    """pytest's exit statuses and the runs' verdicts -> tokgate's exit code."""
+    killed = [128 - end.status for end in ended if end.status < 0]
+    if killed:
+        return max(killed)
+    # A share of which nothing was selected has no say beside others.
+    some = [end for end in ended if end.status != PYTEST_NOTHING]
+    if not some or any(end.status == PYTEST_USAGE for end in some):
+        return 2
+    whole = [end for end in some if end.status in {PYTEST_OK, PYTEST_FAILED} and end.run is not None]
+    code = exit_code([v for end in whole for v in _verdicts(end)], strict_inconclusive=strict)
+    if len(whole) < len(some):
+        return 1 if code == 1 else 3
     # A test that failed without a verdict is a fault of the suite: never green.
-    return max(code, 1) if status == 1 and code == 0 else code
+    failed = any(end.status == PYTEST_FAILED for end in whole)
+    return max(code, 1) if failed and code == 0 else code

@@ -8,8 +8,9 @@ visited side by side, in the background.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar, cast
@@ -26,6 +27,7 @@ from tokgate.server.pool import Pool
 from tokgate.server.running import Server
 
 T = TypeVar("T")
+_WAKE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Visit:
             TokgateError: what a start, or a measurement on this profile's server, raised before; a
                 profile that failed is not started again.
         """
-        with self._lock:
+        with _held(self._lock):
             if self._starts is None:
                 self._starts = self._start()
                 server = self._pool.get(self.profile)
@@ -85,7 +87,7 @@ class Visit:
         Raises:
             TokgateError: as :meth:`server`.
         """
-        with self._lock:
+        with _held(self._lock):
             # A server that gave way to another is not launched again for what is known of its start.
             if self._starts is None or self._starts.last_failed:
                 self.server()
@@ -120,7 +122,7 @@ class Visit:
         Raises:
             TokgateError: as :meth:`server`.
         """
-        with self._lock:
+        with _held(self._lock):
             if self._facts is None:
                 self.server()
             assert self._facts is not None
@@ -151,7 +153,7 @@ class Visit:
 
     def _once(self, key: str, do: Callable[[Server], T]) -> T:
         """What ``do`` gives on the running server: done once, its fault remembered as well."""
-        with self._lock:
+        with _held(self._lock):
             if key not in self._done:
                 server = self.server()
                 try:
@@ -178,6 +180,17 @@ class Visit:
                 continue
             except Cancelled:
                 return
+
+
+@contextmanager
+def _held(lock: threading.RLock) -> Iterator[None]:
+    """Hold a lock; waiting for it wakes now and then, or a Ctrl-C that another thread got would wait too."""
+    while not lock.acquire(timeout=_WAKE_S):
+        pass
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class Campaign:

@@ -64,6 +64,7 @@ class Run:
         self.unwritten: list[str] = []
         self._verdict_of: dict[int, Verdict] = {}
         self._status = "failed"
+        self._interrupted = False
         with ExitStack() as stack:
             warnings = stack.enter_context(claim(setup))
             self.results = Results(setup.request.results, self._facts(profiles, workloads, warnings))
@@ -184,6 +185,10 @@ class Run:
             raise UsageFault(f"profile '{profile.name}' has no reference in profiles.yaml")
         return profile.reference
 
+    def interrupt(self) -> None:
+        """Say that the run was cut short, so that nobody takes it for a whole one."""
+        self._interrupted = True
+
     def add(self, verdict: Verdict) -> None:
         """Keep a verdict and store it; where it cannot be stored, that is in :attr:`unwritten`."""
         self.verdicts.append(verdict)
@@ -217,5 +222,5 @@ class Run:
             text = report(self.setup.header(), self.verdicts)
             self._write(partial(write_text, self.results.folder / "report.md", text))
         finally:
-            self._status = "interrupted" if kind else "complete"
+            self._status = "interrupted" if kind or self._interrupted else "complete"
             self._claim.close()

@@ -102,12 +102,25 @@ class Setup:
 
     def header(self) -> list[str]:
         """Lines for the head of a report: engine and why, host class, what is run."""
+        pin = pinned_version(self.request.folder.parent)
+        differs = self.engine.kind == "gpu" and pin not in (None, self.engine.version)
         return [
             f"tokgate: engine {self.engine.name} ({self.engine.kind}, SGLang {self.engine.version}): "
             f"{self.chosen_because}",
             f"tokgate: host class {self.host_class}; {len(self.profile_names())} profiles x "
             f"{len(self.workloads)} workloads, {self.gate.runs.measured} runs each",
+            *(
+                [f"tokgate: ci/sglang.pin says {pin}, this engine is {self.engine.version}"]
+                if differs
+                else []
+            ),
         ]
+
+
+def pinned_version(root: Path) -> str | None:
+    """The SGLang version under gate, ``ci/sglang.pin`` of a checkout; ``None`` without one."""
+    pin = root / "ci" / "sglang.pin"
+    return pin.read_text(encoding="utf-8").strip() if pin.is_file() else None
 
 
 def read(request: Request) -> Setup:

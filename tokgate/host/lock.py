@@ -180,6 +180,6 @@ def _locked(path: Path, waited_s: float) -> HostLocked:
     after = f" after {waited_s:.0f} s of waiting" if waited_s else ""
     return HostLocked(
         f"{path.stem} is in use by another tokgate{after}: {_holder_words(path)}",
-        ["wait for it (--wait), or choose other GPUs (--gpus)"]
+        ["wait for it (--wait-gpu-s S), or choose other GPUs (--gpus)"]
         + ([] if alive else ["its holder is not visible from here: another container?"]),
     )

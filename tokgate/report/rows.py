@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tokgate.verdict import Kind, Verdict
 
-ALWAYS_SHOWN = ("output_tok_s", "decode_tok_s", "startup_s", "graphs on/off", "attention mode")
-"""Metrics whose green verdicts have a row too; other green verdicts are only counted."""
+MAIN_METRICS = ("output_tok_s", "decode_tok_s", "startup_s", "accept_length", "attention mode", "cuda graphs")
+"""Metrics that always have a row; another metric has one when it failed, and is counted otherwise."""
 
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 
@@ -26,9 +26,13 @@ class Row:
 
 
 def rows(verdicts: Iterable[Verdict]) -> list[Row]:
-    """Rows of all that is not green and of the main metrics; worst first, else in the order of the run."""
-    shown = [v for v in verdicts if v.outcome != "green" or v.evidence.get("metric") in ALWAYS_SHOWN]
+    """Rows of all that failed and of the main metrics; worst first, else in the order of the run."""
+    shown = [v for v in verdicts if v.outcome == "failed" or _is_main(v)]
     return [_row(verdict) for verdict in sorted(shown, key=lambda v: _ORDER[v.kind])]
+
+
+def _is_main(verdict: Verdict) -> bool:
+    return verdict.outcome != "neutral" and verdict.evidence.get("metric") in MAIN_METRICS
 
 
 def counts(verdicts: Iterable[Verdict]) -> str:

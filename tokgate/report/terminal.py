@@ -58,7 +58,7 @@ def _table(verdicts: Sequence[Verdict], width: int, color: bool) -> list[str]:
         )
     buffer = io.StringIO()
     console = Console(
-        file=buffer, width=max(width, 100), force_terminal=color, color_system="standard", highlight=False
+        file=buffer, width=max(width, 120), force_terminal=color, color_system="standard", highlight=False
     )
     console.print(table)
     return [line.rstrip() for line in buffer.getvalue().splitlines()]

@@ -1,0 +1,134 @@
+"""Several GPUs: how profiles are dealt out, and runs of all shares with one summary and one exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gate.runs import ROOT, tokgate
+from tokgate.cli.gate import Ended, _exit_code
+from tokgate.errors import HostFault, UsageFault
+from tokgate.gate import setup as gate_setup
+from tokgate.gate import share
+from tokgate.gate.results import read_verdicts
+from tokgate.verdict import Kind
+
+ALL = ("baseline", "baseline-eager", "eagle3-graphs", "eagle3-eager", "eagle3-attn-decode")
+
+
+def setup_of(tmp_path: Path, *profiles: str) -> gate_setup.Setup:
+    return gate_setup.read(
+        gate_setup.Request(
+            folder=ROOT / "perf_tests",
+            results=tmp_path,
+            baselines=tmp_path,
+            kind="emulated",
+            profiles=profiles,
+        )
+    )
+
+
+def test_every_profile_is_dealt_once_and_takes_its_reference(tmp_path: Path) -> None:
+    shares = share.deal(setup_of(tmp_path, *ALL), (0, 1), emulated=True)
+    assert [item.gpus for item in shares] == [(0,), (1,)]
+    dealt = [name for item in shares for name in item.profiles]
+    # The reference comes along by itself: naming it would only repeat it.
+    assert sorted(dealt) == sorted(set(ALL) - {"baseline"})
+    assert abs(len(shares[0].profiles) - len(shares[1].profiles)) <= 1
+    for item in shares:
+        chosen = setup_of(tmp_path, *item.profiles)
+        for name in item.profiles:
+            assert chosen.profiles[name].reference in {None, *chosen.profiles}
+
+
+def test_no_share_is_empty_and_a_reference_alone_is_a_profile(tmp_path: Path) -> None:
+    shares = share.deal(setup_of(tmp_path, "baseline"), (3, 5), emulated=True)
+    assert shares == [share.Share((3,), ("baseline",))]
+
+
+def test_profiles_with_ranks_get_as_many_gpus(tmp_path: Path) -> None:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    for name in ("profiles", "workloads", "gate"):
+        text = (ROOT / "perf_tests" / f"{name}.yaml").read_text()
+        text = text.replace("  baseline-eager:\n", "  baseline-eager:\n    tp: 2\n")
+        (folder / f"{name}.yaml").write_text(text)
+    request = gate_setup.Request(
+        folder, tmp_path, tmp_path, kind="emulated", profiles=("baseline-eager", "eagle3-graphs")
+    )
+    setup = gate_setup.read(request)
+    shares = share.deal(setup, (0, 1, 2, 3), emulated=True)
+    assert [item.gpus for item in shares] == [(0, 1), (2, 3)]
+    assert shares[0].name == "0+1"
+    with pytest.raises(UsageFault, match="need 2 GPUs at once and --gpus names 1"):
+        share.deal(setup, (0,), emulated=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("0,x", "NVML numbers"), ("0,,1", "NVML numbers"), ("1,1", "twice")]
+)
+def test_numbers_that_are_none(text: str, message: str) -> None:
+    with pytest.raises(UsageFault, match=message):
+        share.numbers(text)
+
+
+def test_a_host_without_gpus_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share.gpu, "open_nvml", lambda: "no NVIDIA driver answers: not found")
+    with pytest.raises(HostFault, match="this host shows none: no NVIDIA driver"):
+        share.deal(setup_of(tmp_path, *ALL), (0, 1), emulated=False)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [((5, 5), 2), ((0, 4), 2), ((2, 2), 3), ((-9, 0), 137), ((3, 5), 3)],
+)
+def test_exit_codes_of_shares_that_did_not_end_well(statuses: tuple[int, ...], code: int) -> None:
+    assert _exit_code([Ended(status, None) for status in statuses], strict=False) == code
+
+
+def test_shares_run_side_by_side_and_are_summed_up(tmp_path: Path) -> None:
+    """Two pytests on the emulated engine; one share has a planted fault's profile, both have the reference."""
+    results = tmp_path / "results"
+    done = tokgate(
+        "gate",
+        "--gpus=0,1",
+        "perf_tests",
+        "-p",
+        "no:cacheprovider",
+        "--engine=emulated:steady",
+        "--profiles=baseline-eager,eagle3-graphs",
+        "--engine-fault=capture-hang:draft-extend",
+        "-k=startup and not startup_time",
+        f"--results={results}",
+    )
+    output = done.stdout + done.stderr
+    assert "tokgate: GPU 0: eagle3-graphs" in output and "tokgate: GPU 1: baseline-eager" in output
+    assert "[GPU 0] tokgate: engine emulated-steady" in output
+    assert "tokgate: 2 shares" in output and "1 HANG, 2 PASS" in output
+    assert sorted(path.name for path in results.glob("*.xml")) == ["junit-gpu0.xml", "junit-gpu1.xml"]
+    runs = [path.parent for path in results.glob("*/run.json") if not path.parent.is_symlink()]
+    found = {v.subject: v.kind for run in runs for v in read_verdicts(run)}
+    assert found == {
+        "startup[baseline]": Kind.PASS,
+        "startup[baseline-eager]": Kind.PASS,
+        "startup[eagle3-graphs]": Kind.HANG,
+    }
+    # The engine's processes really got the GPU of their share.
+    seen = {
+        values["CUDA_VISIBLE_DEVICES"]
+        for run in runs
+        for v in read_verdicts(run)
+        if v.subject == "startup[baseline-eager]"
+        for values in v.evidence["environments"].values()  # type: ignore[attr-defined]
+    }
+    assert seen == {"1"}
+    assert done.returncode == 1, output
+
+
+def test_gpus_without_any_gpu_is_the_hosts_fault(tmp_path: Path) -> None:
+    done = tokgate("gate", "--gpus=0,1", f"--results={tmp_path}", CUDA_VISIBLE_DEVICES="")
+    if "this host shows none" not in done.stderr:
+        pytest.skip("this host has GPUs")
+    assert done.returncode == 3
+    assert "--gpus needs GPUs" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,176 @@
+"""However a gate ends, nothing that it started survives: Ctrl-C, SIGTERM, SIGKILL, a full disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tokgate.gate.results import find_run, read_run
+from tokgate.host import marker, proc
+
+ROOT = Path(__file__).parents[2]
+TRIAL = "GATE_TRIAL"
+LONG = (
+    "--engine=emulated:steady",
+    "--profiles=baseline",
+    "--workloads=chat-bs8",
+    "--runs=2000",
+    "-k=throughput",
+)
+
+
+def _of(trial: str) -> list[proc.Process]:
+    """All living processes of a trial, pytest's and the servers'."""
+    needle = f"{TRIAL}={trial}".encode()
+    return [
+        process
+        for process in proc.table().values()
+        if process.alive and needle in proc.environment_bytes(process.pid).split(b"\0")
+    ]
+
+
+def _engines(trial: str) -> list[proc.Process]:
+    """Those that a launch of tokgate marked: what ``tokgate reap`` would look at."""
+    ours = {process.pid for process in _of(trial)}
+    return [item.process for item in marker.find_all() if item.process.pid in ours]
+
+
+def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@dataclass
+class Gate:
+    """A gate under way, its server measured."""
+
+    trial: str
+    process: subprocess.Popen[bytes]
+    results: Path
+    log: Path
+
+    def ended(self) -> int:
+        """Its exit code, once nothing of it is left."""
+        code = self.process.wait(60)
+        gone = _within(30, lambda: not _of(self.trial))
+        left = {process.pid: proc.command_line(process.pid) for process in _of(self.trial)}
+        assert gone, left
+        assert not [m for m in marker.find_all() if m.process.pid in left]
+        return code
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., Gate]]:
+    """Starts a long gate and returns while it measures."""
+
+    begun: list[Gate] = []
+
+    def make(*command: str) -> Gate:
+        trial = uuid.uuid4().hex
+        results, log = tmp_path / "results", tmp_path / "output"
+        arguments = [*command, "perf_tests", "-p", "no:cacheprovider", f"--results={results}", *LONG]
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                cwd=ROOT,
+                env={**os.environ, TRIAL: trial, "TOKGATE_RUNTIME_DIR": str(tmp_path / "runtime")},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        gate = Gate(trial, process, results, log)
+        measuring = _within(60, lambda: any(results.glob("*/samples/baseline/chat-bs8/*.json")))
+        assert measuring, log.read_text()
+        # The control: there is something to survive.
+        assert len(_engines(trial)) >= 3
+        begun.append(gate)
+        return gate
+
+    yield make
+    for gate in begun:
+        for process in _of(gate.trial):
+            proc.send(process, signal.SIGKILL)
+        gate.process.wait(30)
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("number", "to"),
+    [
+        (signal.SIGINT, "group"),
+        (signal.SIGTERM, "process"),
+        pytest.param(signal.SIGTERM, "group", marks=SLOW),
+        pytest.param(signal.SIGHUP, "process", marks=SLOW),
+    ],
+)
+def test_a_gate_that_is_told_to_stop_leaves_nothing(
+    begin: Callable[..., Gate], number: signal.Signals, to: str
+) -> None:
+    """To the whole group as a terminal does, and to tokgate alone as a CI runner does."""
+    gate = begin("tokgate", "gate")
+    if to == "group":
+        os.killpg(gate.process.pid, number)
+    else:
+        gate.process.send_signal(number)
+    code = gate.ended()
+    if (number, to) == (signal.SIGTERM, "group"):
+        assert code != 0
+        return
+    assert code == 3, gate.log.read_text()
+    run = find_run(gate.results, "latest")
+    assert read_run(run)["status"] == "interrupted"
+    assert (run / "report.md").is_file()
+
+
+def test_a_gate_that_is_killed_leaves_nothing(begin: Callable[..., Gate]) -> None:
+    """Its pytest is interrupted by the kernel when tokgate dies, and ends its servers."""
+    gate = begin("tokgate", "gate")
+    gate.process.kill()
+    assert gate.ended() == -signal.SIGKILL
+    assert read_run(find_run(gate.results, "latest"))["status"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, marks=SLOW), pytest.param(signal.SIGTERM, marks=SLOW), signal.SIGKILL],
+)
+def test_a_pytest_of_its_own_leaves_nothing(begin: Callable[..., Gate], number: signal.Signals) -> None:
+    gate = begin("pytest")
+    gate.process.send_signal(number)
+    assert gate.ended() != 0
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare (util-linux) for a small disk")
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    trial = uuid.uuid4().hex
+    (tmp_path / "small").mkdir()
+    done = subprocess.run(
+        [
+            "unshare", "--mount", "--map-root-user", "sh", "-c",
+            'mount -t tmpfs -o size=1250k none "$0" && exec "$@"', str(tmp_path / "small"),
+            sys.executable, "-m", "tokgate", "gate", "perf_tests", "-p", "no:cacheprovider",
+            f"--results={tmp_path / 'small'}", *LONG,
+        ],
+        cwd=ROOT, env={**os.environ, TRIAL: trial}, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    output = done.stdout + done.stderr
+    if "unshare failed" in output or "mount:" in output:
+        pytest.skip(f"a small disk cannot be mounted here: {output.splitlines()[0]}")
+    assert done.returncode == 3 and "No space left on device" in output, output
+    assert _within(30, lambda: not _of(trial)), _of(trial)

@@ -1,0 +1,89 @@
+"""Share: several GPUs of a host dealt out, so that profiles are measured side by side.
+
+Every share is a run of its own on GPUs of its own. A profile takes its reference along, so that whatever is
+compared was measured on the same GPU; a reference that several shares need is measured in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokgate.errors import HostFault, UsageFault
+from tokgate.gate.setup import Setup
+from tokgate.host import gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """GPUs and the profiles that are measured on them.
+
+    Attributes:
+        gpus: NVML indices, as many as the largest profile has ranks.
+        profiles: without the references that they take along.
+    """
+
+    gpus: tuple[int, ...]
+    profiles: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """``0`` or ``0+1``."""
+        return "+".join(map(str, self.gpus))
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """GPU numbers of ``0,1``.
+
+    Raises:
+        UsageFault: no number, or one twice.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise UsageFault(f"--gpus takes NVML numbers like 0,1; got '{text}'")
+    found = tuple(map(int, parts))
+    if len(set(found)) < len(found):
+        raise UsageFault(f"--gpus names a GPU twice: '{text}'")
+    return found
+
+
+def deal(setup: Setup, gpus: Sequence[int], *, emulated: bool) -> list[Share]:
+    """Deal GPUs and profiles out.
+
+    Args:
+        gpus: NVML indices.
+        emulated: the emulated engine was asked for: GPUs are then only numbers.
+
+    Returns:
+        One share a group of GPUs, none of them empty; fewer when there are fewer profiles.
+
+    Raises:
+        HostFault: no driver, or no such GPU.
+        UsageFault: an engine that uses no GPU, or profiles that need more than there are.
+    """
+    if not emulated:
+        _check(setup, gpus)
+    names = setup.profile_names()
+    ranks = max((setup.profiles[name].tp for name in names), default=1)
+    groups = [tuple(gpus[i : i + ranks]) for i in range(0, len(gpus) - ranks + 1, ranks)]
+    if not groups:
+        raise UsageFault(f"the profiles need {ranks} GPUs at once and --gpus names {len(gpus)}")
+    references = {setup.profiles[name].reference for name in names}
+    # Profiles of one reference are neighbours, so that it is measured on as few GPUs as may be.
+    users = sorted((n for n in names if n not in references), key=lambda n: setup.profiles[n].reference or n)
+    groups = groups[: len(users)]
+    cuts = [round(i * len(users) / len(groups)) for i in range(len(groups) + 1)] if groups else []
+    return [
+        Share(group, tuple(users[low:high])) for group, low, high in zip(groups, cuts, cuts[1:], strict=False)
+    ]
+
+
+def _check(setup: Setup, gpus: Sequence[int]) -> None:
+    nvml = gpu.open_nvml()
+    if isinstance(nvml, str):
+        raise HostFault(f"--gpus needs GPUs and this host shows none: {nvml}", ["tokgate doctor tells more"])
+    if setup.engine.kind != "gpu":
+        raise UsageFault(f"--gpus deals out GPUs; the engine '{setup.engine.name}' uses none")
+    absent = [str(index) for index in gpus if index >= nvml.count]
+    if absent:
+        raise HostFault(f"--gpus: no GPU {', '.join(absent)}; this host has {nvml.count}, from 0")
