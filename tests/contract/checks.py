@@ -270,7 +270,7 @@ def log_shows_the_start_in_order(t: Transcript) -> None:
 @claim
 def log_names_the_models(t: Transcript) -> None:
     target, *draft = (event.model for event in of_kind(t, ev.WeightsEnd))
-    assert target == "LlamaForCausalLM"
+    assert (target,) == read_model_info(t.model_info).architectures
     assert draft == (["LlamaForCausalLMEagle3"] if t.profile.speculation else [])
     assert all(event.seconds is not None for event in of_kind(t, ev.WeightsEnd))
 
