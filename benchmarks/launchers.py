@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -77,6 +78,8 @@ def trial(fault: str, launcher: str, sglang: Engine, folder: Path) -> Row:
     if launcher == "sglang":
         python, env = sglang.python, dict(sglang.env)
         env["PYTHONPATH"] = os.pathsep.join(sglang.pythonpath)
+        # Set to 1, popen_launch_server launches once more after a failure, which would double its times.
+        env["HF_HUB_OFFLINE"] = "0"
     driver = ROOT / "benchmarks" / "launcher_drivers.py"
     job = {
         "launcher": launcher, "port": port, "shim": str(shim), "scale": SCALE, "folder": str(folder),
@@ -84,7 +87,7 @@ def trial(fault: str, launcher: str, sglang: Engine, folder: Path) -> Row:
     }  # fmt: skip
     done = subprocess.run(
         [python, str(driver), json.dumps(job)],
-        env={**os.environ, "HF_HUB_OFFLINE": "0", **env, TRIAL: name, "PATH": f"{shim.parent}:{os.environ['PATH']}"},
+        env={**os.environ, **env, TRIAL: name, "PATH": f"{shim.parent}:{os.environ['PATH']}"},
         capture_output=True, text=True, timeout=600, check=False, cwd=folder,
     )  # fmt: skip
     told = next((line for line in done.stdout.splitlines() if line.startswith('{"verdict"')), None)
@@ -105,7 +108,7 @@ def trial(fault: str, launcher: str, sglang: Engine, folder: Path) -> Row:
         port_free=ports.is_free(port),
     )
     for process in left:
-        proc.send(process, 9)
+        proc.send(process, signal.SIGKILL)
     return row
 
 

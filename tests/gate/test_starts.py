@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gate.runs import Finished, gate, tokgate
+from tests.gate.runs import ROOT, Finished, gate, tokgate
 from tokgate.verdict import Kind
 
 QUICK = ("--engine=emulated:steady", "--profiles=baseline")
@@ -119,3 +119,32 @@ def test_the_start_tells_of_captures_environment_and_overrides(tmp_path: Path) -
     assert any(line.startswith("target-verify graph capture: ") for line in verdict.body)
     assert any("NCCL_PROTO=LL" in line for line in verdict.body if line.startswith("environment of"))
     assert len(verdict.line) < 200
+
+
+def _four_ranks(folder: Path) -> Path:
+    """The shipped configuration with four ranks on every profile."""
+    folder.mkdir()
+    for name in ("profiles", "workloads", "gate"):
+        text = (ROOT / "perf_tests" / f"{name}.yaml").read_text()
+        (folder / f"{name}.yaml").write_text(text.replace("  baseline:\n", "  baseline:\n    tp: 4\n", 1))
+    return folder
+
+
+def test_an_odd_rank_and_a_silent_override_are_flagged(tmp_path: Path) -> None:
+    config = _four_ranks(tmp_path / "config")
+    ranks = ("--engine=emulated:steady", "--profiles=baseline", f"--config-folder={config}", READY)
+    odd = gate(
+        tmp_path / "odd",
+        *ranks,
+        "--engine-fault=odd-rank:TP2",
+        "--engine-flag=--max-running-requests",
+        "--engine-flag=32",
+    ).one("startup[baseline]")
+    assert odd.kind is Kind.PASS
+    assert odd.headline.endswith("; 1 odd rank; 1 silent override"), odd.line
+    assert odd.body[0].startswith("odd rank: TP2 took ")
+    assert "silent override: max_running_requests: asked 64, got 32" in odd.body
+    table = odd.evidence["captures"]
+    assert [c["rank"] for c in table] == ["TP0", "TP1", "TP2", "TP3"]  # type: ignore[attr-defined]
+    control = gate(tmp_path / "control", *ranks).one("startup[baseline]")
+    assert not any("odd" in line or "override" in line for line in (control.headline, *control.body))

@@ -156,6 +156,7 @@ def test_a_pytest_of_its_own_leaves_nothing(begin: Callable[..., Gate], number: 
     assert gate.ended() != 0
 
 
+@SLOW
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare (util-linux) for a small disk")
 def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     trial = uuid.uuid4().hex

@@ -127,6 +127,10 @@ def test_odd_ranks() -> None:
     assert odd_captures(slow) == ["TP7 took 4.2 s for draft-extend graph capture, median 1.44 s"]
     # From 0.5.12 on only rank 0 logs the draft's captures.
     verify = [Capture("target-verify", f"TP{rank}", 2.0) for rank in range(4)]
+    # Ranks that waited for each other took equally long; memory tells.
+    heavy = [Capture("target-verify", f"TP{n}", 1.4, 0.18 if n == 2 else 0.06) for n in range(4)]
+    assert odd_captures(heavy) == ["TP2 took 0.18 GB for target-verify graph capture, median 0.06 GB"]
+    assert odd_captures([c for c in heavy if c.rank != "TP2"]) == []
     assert odd_captures([*verify, Capture("draft-extend", "TP0", 1.4)]) == []
     assert odd_captures([*verify, *even[:3]]) == ["TP3 has no draft-extend graph capture in the log"]
 

@@ -12,7 +12,7 @@ from tokgate.errors import EngineFault, Exited, Hang
 from tokgate.gate.measurement import Measured, Started
 from tokgate.gate.words import count, figure
 from tokgate.server.launch import POLL_S
-from tokgate.server.timeline import label
+from tokgate.server.timeline import Capture, label
 from tokgate.verdict import Kind, Verdict
 
 
@@ -152,7 +152,7 @@ def verdict(starts: Starts) -> Verdict:
                     "gb": c.gb,
                     "available_gb": c.available_gb,
                 }
-                for c in first.captures
+                for c in _by_rank(first.captures)
             ],
             "environments": {name: dict(values) for name, values in first.environments.items()},
             "nccl_version": first.nccl_version,
@@ -168,7 +168,7 @@ def _body(started: Started) -> tuple[str, ...]:
     lines += [
         f"{c.kind} graph capture{f' on {c.rank}' if c.rank else ''}: {_given(c.seconds, 's')}, "
         f"{_given(c.gb, 'GB')}, {_given(c.available_gb, 'GB')} left"
-        for c in started.captures
+        for c in _by_rank(started.captures)
     ]
     lines.append(f"NCCL {started.nccl_version}" if started.nccl_version else "NCCL: no version in the log")
     alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
@@ -180,6 +180,12 @@ def _body(started: Started) -> tuple[str, ...]:
         )
         lines.append(f"environment of {who}: {' '.join(f'{k}={v}' for k, v in items) or 'nothing of note'}")
     return tuple(lines)
+
+
+def _by_rank(captures: Sequence[Capture]) -> list[Capture]:
+    """Kinds in the order in which they began, TP2 before TP10."""
+    kinds = list(dict.fromkeys(c.kind for c in captures))
+    return sorted(captures, key=lambda c: (kinds.index(c.kind), len(c.rank), c.rank))
 
 
 def _given(value: float | None, unit: str) -> str:

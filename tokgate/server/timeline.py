@@ -11,6 +11,8 @@ from tokgate.sglang import log_events as ev
 SPAWN, IMPORTS, WEIGHTS, KV_CACHE = "spawn", "imports", "weights", "kv_cache"
 CAPTURE, SETUP, WARMUP, FIRST_TOKEN = "capture:", "setup", "warmup", "first_token"
 DRAFT = "draft_"
+# The log gives hundredths of a GB, and "free memory" around a capture is shared with others' allocations.
+_ODD_GB = 0.02
 _LABELS: Mapping[str, str] = {
     WEIGHTS: "weight loading",
     DRAFT + WEIGHTS: "draft weight loading",
@@ -164,8 +166,9 @@ def odd_captures(captures: Iterable[Capture], factor: float = 1.5) -> list[str]:
     """Ranks whose capture differs from the others of its kind, in words.
 
     Args:
-        factor: a rank is odd when its seconds exceed the median of its kind by this factor, or when it
-            has no capture of a kind that most ranks have.
+        factor: a rank is odd when its seconds or its memory exceed the median of its kind by this factor,
+            or when it has no capture of a kind that most ranks have. Ranks that wait for each other at the
+            end of a capture take equally long; then memory alone tells.
     """
     table: dict[str, dict[str, Capture]] = {}
     for capture in captures:
@@ -174,6 +177,7 @@ def odd_captures(captures: Iterable[Capture], factor: float = 1.5) -> list[str]:
     odd = []
     for kind, row in table.items():
         times = sorted(c.seconds for c in row.values() if c.seconds is not None)
+        sizes = sorted(c.gb for c in row.values() if c.gb is not None)
         missing = [rank for rank in ranks if rank not in row]
         # Drafts are logged by rank 0 alone from 0.5.12 on: only a minority without a line is odd.
         if missing and len(missing) * 2 < len(ranks):
@@ -186,4 +190,10 @@ def odd_captures(captures: Iterable[Capture], factor: float = 1.5) -> list[str]:
                     f"{rank} took {capture.seconds:g} s for {kind} graph capture, "
                     f"median {times[len(times) // 2]:g} s"
                 )
+            if capture.gb is not None and len(sizes) > 2:
+                usual_gb = sizes[len(sizes) // 2]
+                if capture.gb > factor * usual_gb + _ODD_GB:
+                    odd.append(
+                        f"{rank} took {capture.gb:g} GB for {kind} graph capture, median {usual_gb:g} GB"
+                    )
     return odd
