@@ -1,6 +1,6 @@
 """Remake docs/gate.svg: the end of a real run of the emulated gate, as a terminal shows it.
 
-    python ci/picture.py RESULTS_FOLDER     (made by: tokgate gate -m emulated)
+python ci/picture.py RESULTS_FOLDER     (made by: tokgate gate -m emulated)
 """
 
 from __future__ import annotations

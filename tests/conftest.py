@@ -6,8 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tokgate.load.sample import Audit, Identity, Request, Sample, Void
+
+# Machines are shared: how long an example takes says nothing of the code.
+settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
 
 
 @pytest.fixture

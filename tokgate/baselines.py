@@ -32,6 +32,7 @@ class SessionSection(Section):
     sglang: str
     tokgate: str
     launches: int
+    reason: str = ""
     samples: dict[str, list[float]]
 
 
@@ -191,6 +192,7 @@ def accept(
             "sglang": first.sglang_version,
             "tokgate": tokgate_version,
             "launches": len({s.identity.launch for s in case}),
+            "reason": reason,
             "samples": figures,
         }
         prepared.append((path, _updated(path, first, session, reason=reason, run=run, new_epoch=new_epoch)))

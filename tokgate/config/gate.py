@@ -39,7 +39,6 @@ class Deadlines(Section):
     request_first_token_s: float = Field(default=60, gt=0)
     request_gap_s: float = Field(default=30, gt=0)
     request_total_s: float = Field(default=600, gt=0)
-    drain_s: float = Field(default=10, gt=0)
     teardown_s: float = Field(default=15, gt=0)
 
 
@@ -55,8 +54,23 @@ class Statistics(Section):
 
     alpha: float = Field(default=0.01, gt=0, lt=0.5)
     beta: float = Field(default=0.05, gt=0, lt=0.5)
-    blocks_max: int = Field(default=40, ge=2)
-    runs_per_arm: int = Field(default=4, ge=2)
+
+
+Cause = Literal[
+    "client_lag",
+    "client_run_delay",
+    "client_cpu",
+    "merged_reads",
+    "unstamped_reads",
+    "clock_step",
+    "send_lag",
+    "scheduler_run_delay",
+    "steal",
+    "gpu_power_throttle",
+    "gpu_thermal_throttle",
+    "foreign_gpu_process",
+]
+"""Causes of void runs that lie with the host or the client, never with what the server answered."""
 
 
 class VoidBounds(Section):
@@ -68,7 +82,7 @@ class VoidBounds(Section):
     scheduler_run_delay_share: float = Field(default=0.02, ge=0)
     steal_share: float = Field(default=0.02, ge=0)
     max_void_runs: int = Field(default=3, ge=0)
-    advisory_on: dict[EngineKind, list[str]] = {}
+    advisory_on: dict[EngineKind, list[Cause]] = {}
 
 
 class ParitySizes(Section):

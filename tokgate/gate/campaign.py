@@ -25,6 +25,7 @@ from tokgate.gate.parity import Answers
 from tokgate.gate.starts import Starts
 from tokgate.server.pool import Pool
 from tokgate.server.running import Server
+from tokgate.server.teardown import Teardown
 
 T = TypeVar("T")
 _WAKE_S = 0.5
@@ -233,9 +234,14 @@ class Campaign:
             self._current = visit
         return visit
 
-    def close(self) -> None:
-        """Stop every server. A measurement under way ends with its current run."""
+    def close(self) -> list[Teardown]:
+        """Stop every server. A measurement under way ends with its current run.
+
+        Returns:
+            How each server that was stopped, now or earlier, ended.
+        """
         self._measurer.cancel()
         if self._background is not None:
             self._background.shutdown(wait=True, cancel_futures=True)
         self._pool.close()
+        return list(self._pool.teardowns.values())

@@ -11,12 +11,14 @@ from pathlib import Path
 from statistics import fmean
 
 from tokgate import baselines
+from tokgate.analysis.blocks import arm
 from tokgate.analysis.breakeven import BreakEven, break_even
 from tokgate.analysis.interval import ratio_interval
 from tokgate.analysis.stored import judge_stored
 from tokgate.baselines import Baseline
 from tokgate.config.gate import GateFile, Limit
 from tokgate.config.workloads import Workload
+from tokgate.errors import UsageFault
 from tokgate.gate.case import JudgedCase
 from tokgate.gate.comparable import obstacles, remarks
 from tokgate.gate.measurement import Measured
@@ -39,14 +41,14 @@ class Judge:
     Args:
         gate: limits and error rates.
         stored: folder of baselines.
-        run: name of the run, for the accept command.
+        accept: the command that records this run as baselines, for messages.
         verdicts: how many verdicts the run will reach; alpha is shared among them.
     """
 
-    def __init__(self, gate: GateFile, stored: Path, run: str, verdicts: int) -> None:
+    def __init__(self, gate: GateFile, stored: Path, accept: str, verdicts: int) -> None:
         self._gate = gate
         self._stored = stored
-        self._accept = f'tokgate accept {run} --reason "..."'
+        self._accept = accept
         self._alpha = gate.statistics.alpha / max(1, verdicts)
 
     def startup(self, starts: Starts) -> Verdict:
@@ -62,7 +64,7 @@ class Judge:
         measured = starts.measured
         identity = measured.samples[0].identity
         stored = baselines.read(self._stored, identity.host_class, identity.profile, identity.workload)
-        limit = self._gate.metrics[metric].limit_percent / 100
+        limit = self._limit(metric).limit_percent / 100
         stop = starts.unjudged(metric, limit, recorded=stored is not None and bool(stored.series(metric)))
         if stop is not None:
             kind, headline = stop
@@ -72,7 +74,7 @@ class Judge:
     def against_baseline(self, measured: Measured, metric: str) -> Verdict:
         """One gated metric of a case against its stored baseline."""
         identity = measured.samples[0].identity
-        limit = self._gate.metrics[metric]
+        limit = self._limit(metric)
         runs = measured.series(metric)
         case = JudgedCase(measured, metric, limit.unit, runs)
         if not runs:
@@ -97,10 +99,14 @@ class Judge:
             )
         return self._against(case, baseline, limit)
 
+    def _limit(self, metric: str) -> Limit:
+        if metric not in self._gate.metrics:
+            raise UsageFault(f"gate.yaml has no metric '{metric}', which this test gates")
+        return self._gate.metrics[metric]
+
     def _against(self, case: JudgedCase, baseline: Baseline, limit: Limit) -> Verdict:
         metric, runs = case.metric, case.runs
         sessions = baseline.series(metric)
-        expected = fmean(fmean(session) for session in sessions)
         # Sessions of one day share that day's drift; on an emulated engine days mean nothing.
         days = [session.at[:10] for session in baseline.sessions if session.samples.get(metric)]
         decision = judge_stored(
@@ -112,12 +118,15 @@ class Judge:
             beta=self._gate.statistics.beta,
             days=None if baseline.identity["engine"] == "emulated" else days,
         )
+        # What was compared: the mean without the slowest runs, and what the sessions make of it.
+        now = arm(list(runs), limit.better).value
+        expected = now / decision.ratio
         kind = Kind(decision.kind)
         sign = "-" if limit.better == "higher" else "+"
         least = decision.smallest_detectable
         return case.verdict(
             kind,
-            f"{metric}: {figure(fmean(runs))} vs {figure(expected)} {limit.unit}, "
+            f"{metric}: {figure(now)} vs {figure(expected)} {limit.unit}, "
             f"{decision.change_text()}, limit {sign}{limit.limit_percent:g} %",
             (
                 f"compared with {count(len(sessions), 'session')} in {baseline.path} ({baseline.reason})",
@@ -127,6 +136,7 @@ class Judge:
             ),
             next_command=self._accept if kind is Kind.IMPROVED else None,
             figures={
+                "now": now,
                 "reference": expected,
                 "change_percent": 100 * decision.change,
                 "smallest_detectable_percent": None if least is None else 100 * least,

@@ -13,7 +13,7 @@ from tokgate.analysis.parity_case import Case
 from tokgate.analysis.voids import void_reasons
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
-from tokgate.errors import HostFault, LoadFault
+from tokgate.errors import EngineFault, HostFault, LoadFault
 from tokgate.gate import passes
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Results
@@ -26,6 +26,9 @@ from tokgate.load.sample import Audit, Identity, Sample
 from tokgate.server.running import Server
 from tokgate.server.timeline import Capture
 from tokgate.sglang.http import resolved
+
+SERVERS_DOING = ("failed_requests", "short_output", "excess_output", "prompt_length", "cached_tokens")
+"""Causes of void runs that lie with what the server answered: no host is to blame."""
 
 
 class Cancelled(Exception):
@@ -142,6 +145,7 @@ class Measurer:
         Raises:
             Hang: the server fell silent; forensics are collected and the server is gone.
             Exited: the server died.
+            EngineFault: more void runs than the bound, because requests fail or come short.
             HostFault: more void runs than the bound: the host is unfit.
             LoadFault: a run of which no request succeeded.
             ResultsUnwritable: a Sample cannot be stored.
@@ -163,6 +167,16 @@ class Measurer:
                 continue
             void.append(sample)
             if len(void) > gate.void.max_void_runs:
+                failed = [v for s in void for v in s.void if v.cause in SERVERS_DOING]
+                if failed:
+                    raise EngineFault(
+                        f"{len(void)} of {len(void) + len(good)} runs of {workload.name} are void: "
+                        f"{failed[0].message}",
+                        [f"run {s.identity.run}: {v.message}" for s in void for v in s.void][:12],
+                        profile=profile.name,
+                        phase=workload.name,
+                        files=[server.log_path],
+                    )
                 raise HostFault(
                     f"{len(void)} of {len(void) + len(good)} runs are void: {void[0].void[0].message}",
                     [f"run {s.identity.run}: {reason.message}" for s in void for reason in s.void][:12],
@@ -182,7 +196,14 @@ class Measurer:
         began_s = time.monotonic()
         try:
             with server.watch("greedy parity"):
-                return ask(server.url, case, as_reference=as_reference, timeout_s=limit_s)
+                return ask(
+                    server.url,
+                    case,
+                    as_reference=as_reference,
+                    # Emulated log-probabilities are made up: a floor from them would forgive anything.
+                    with_floor=self._setup.engine.kind != "emulated",
+                    timeout_s=limit_s,
+                )
         except LoadFault as fault:
             server.ensure_alive()
             waited_s = time.monotonic() - began_s

@@ -72,11 +72,12 @@ class Answers:
     floor: Floor | None
 
 
-def ask(url: str, case: Case, *, as_reference: bool, timeout_s: float) -> Answers:
+def ask(url: str, case: Case, *, as_reference: bool, with_floor: bool, timeout_s: float) -> Answers:
     """Put a case to a server.
 
     Args:
-        as_reference: also ask twice and measure the floor.
+        as_reference: also ask twice, for the control and the candidates.
+        with_floor: measure the floor of a reference.
 
     Raises:
         LoadFault: no answer, or not one of token ids.
@@ -88,6 +89,8 @@ def ask(url: str, case: Case, *, as_reference: bool, timeout_s: float) -> Answer
         return Answers(outputs, (), None)
     scored = client.answer(case, candidates=True)
     again = tuple(scored)
+    if not with_floor:
+        return Answers(outputs, again, None)
     pairs = [
         (output.top or {}, client.rescore(request, output))
         for request, output in zip(case.requests, scored, strict=True)

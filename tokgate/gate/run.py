@@ -26,6 +26,7 @@ from tokgate.gate.setup import Setup
 from tokgate.gate.start import Starter
 from tokgate.load import prompts
 from tokgate.report.markdown import report
+from tokgate.server.teardown import Teardown
 from tokgate.verdict import Verdict
 
 SMALL_VOCABULARY = 1000
@@ -38,6 +39,7 @@ class Run:
     Attributes:
         verdicts: all that were reached, in order, stored or not.
         unwritten: what could not be written, and why; the disk is full, say.
+        remarks: what else a reader should know, one line each.
 
     Args:
         setup: the checked request.
@@ -62,6 +64,7 @@ class Run:
         self.setup = setup
         self.verdicts: list[Verdict] = []
         self.unwritten: list[str] = []
+        self.remarks: list[str] = []
         self._verdict_of: dict[int, Verdict] = {}
         self._status = "failed"
         self._interrupted = False
@@ -71,7 +74,7 @@ class Run:
             stack.callback(self._end)
             self._starter = Starter(setup, self.results)
             self.cases = self._cases() if with_parity else {}
-            self.judge = Judge(setup.gate, setup.request.baselines, self.results.name, verdicts)
+            self.judge = Judge(setup.gate, setup.request.baselines, self._accept_command(), verdicts)
             self.comparisons = Comparisons(setup.gate)
             measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
             self.campaign = Campaign(
@@ -85,6 +88,17 @@ class Run:
 
     def _end(self) -> None:
         self._write(partial(self.results.close, self._status))
+
+    def _accept_command(self) -> str:
+        """What records this run; options that have their default value are left out."""
+        asked = self.setup.request
+        root = asked.folder.parent
+        words = ["tokgate accept", self.results.name]
+        if asked.results.resolve() != root / "results":
+            words.append(f"--results {asked.results}")
+        if asked.baselines.resolve() != root / "baselines":
+            words.append(f"--baselines {asked.baselines}")
+        return " ".join([*words, '--reason "..."'])
 
     def _facts(
         self, profiles: Collection[str], workloads: Collection[str], warnings: list[str]
@@ -208,6 +222,17 @@ class Run:
             self.add(known)
         return known
 
+    def _judge_end(self, teardown: Teardown) -> None:
+        """A server that would not end is a hang; what it left behind was killed, and is said."""
+        if teardown.hang is not None:
+            self.verdict_of(teardown.hang, f"teardown[{teardown.hang.profile}]")
+        if teardown.killed and teardown.hang is None:
+            self.remarks.append(
+                f"an engine left processes behind, which were killed: {', '.join(teardown.killed)}"
+            )
+        if teardown.holders:
+            self.remarks.append(f"not given back after an engine's end: {', '.join(teardown.holders)}")
+
     def __enter__(self) -> Run:
         return self
 
@@ -218,7 +243,8 @@ class Run:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self.campaign.close()
+            for teardown in self.campaign.close():
+                self._judge_end(teardown)
             text = report(self.setup.header(), self.verdicts)
             self._write(partial(write_text, self.results.folder / "report.md", text))
         finally:

@@ -13,6 +13,7 @@ from tokgate.config.engine import Engine, EngineKind, emulated_engine, resolve_e
 from tokgate.config.gate import GateFile, load_gate
 from tokgate.config.profiles import Profile, Profiles, load_profiles
 from tokgate.config.workloads import Workload, load_workloads
+from tokgate.emulator import faults
 from tokgate.errors import UsageFault
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS, PARTNERS, has_mode_decode
 from tokgate.gate.results import check_writable
@@ -150,8 +151,7 @@ def read(request: Request) -> Setup:
         name: reason for name, profile in profiles.items() if (reason := applicability(profile, engine.kind))
     }
     for fault in request.faults:
-        if "=" in fault:
-            catalogue.get(fault.rpartition("=")[0])
+        _check_fault(catalogue, fault)
     workloads = {name: known.get(name) for name in request.workloads or tuple(known.workloads)}
     if not request.workloads:
         workloads = {name: w for name, w in workloads.items() if engine.kind in w.engines}
@@ -169,6 +169,16 @@ def read(request: Request) -> Setup:
         workloads=workloads,
         not_applicable=not_applicable,
     )
+
+
+def _check_fault(catalogue: Profiles, fault: str) -> None:
+    name, _, spec = fault.rpartition("=")
+    if name:
+        catalogue.get(name)
+    try:
+        faults.parse(spec)
+    except faults.FaultSpecError as error:
+        raise UsageFault(f"--engine-fault: {error}") from error
 
 
 def _engine(request: Request) -> tuple[Engine, str]:
@@ -236,7 +246,11 @@ def _gpu_names() -> list[str]:
 
 def _host_class(engine: Engine, profiles: Iterable[Profile]) -> str:
     ranks = max(profile.tp for profile in profiles)
-    return gpu.host_class(engine.kind, _gpu_names()[:ranks], engine.scenario)
+    nvml = gpu.open_nvml() if engine.kind == "gpu" else "not asked"
+    names: list[str] = []
+    if not isinstance(nvml, str):
+        names = [nvml.gpu(index).name for index in gpu.visible_indices(nvml, engine.env, ranks)]
+    return gpu.host_class(engine.kind, names, engine.scenario)
 
 
 def kind_in(expression: str) -> EngineKind | None:
@@ -245,7 +259,8 @@ def kind_in(expression: str) -> EngineKind | None:
     Raises:
         UsageFault: it names several.
     """
-    named = [kind for kind in KINDS if kind in re.findall(r"\w+", expression)]
+    words = re.findall(r"(?<!not )\b\w+", expression)
+    named = [kind for kind in KINDS if kind in words]
     if len(named) > 1:
         raise UsageFault(f"-m '{expression}' names several engines: {', '.join(named)}; a run has one")
     return named[0] if named else None

@@ -36,12 +36,14 @@ class Served:
         name: kept in results; with a digest where the model is on this disk.
         target, draft: paths or hub names.
         folder: of a model that has ``target/`` and ``draft/`` on this disk.
+        revisions: flags that choose the revision of a hub model.
     """
 
     name: str
     target: str
     draft: str | None
     folder: Path | None = None
+    revisions: tuple[str, ...] = ()
 
     @property
     def vocabulary(self) -> int | None:
@@ -84,15 +86,20 @@ class Starter:
                 f"profile '{profile.name}' names no model and {setup.catalogue.path} has no default_model "
                 f"for engines of kind '{setup.engine.kind}'"
             )
-        return self._named(setup.catalogue.models[name])
+        return self._named(setup.catalogue.models[name], speculative=profile.speculation is not None)
 
-    def _named(self, model: Model) -> Served:
+    def _named(self, model: Model, *, speculative: bool) -> Served:
         if model.preset is not None:
             folder = modelstore.pair(model.preset, seed=model.seed, accept_length=model.accept_length)
             return Served(modelstore.identity(folder), str(folder / "target"), str(folder / "draft"), folder)
         assert model.target is not None
         revision = f"@{model.target_revision}" if model.target_revision else ""
-        return Served(f"{model.target}{revision}", model.target, model.draft)
+        flags: list[str] = []
+        if model.target_revision:
+            flags += ["--revision", model.target_revision]
+        if model.draft_revision and speculative:
+            flags += ["--speculative-draft-model-revision", model.draft_revision]
+        return Served(f"{model.target}{revision}", model.target, model.draft, revisions=tuple(flags))
 
     def __call__(self, profile: Profile) -> Server:
         """Start the profile's server and wait until it has generated.
@@ -105,8 +112,9 @@ class Starter:
         engine = setup.engine
         served = self.served(profile)
         draft = served.draft if profile.speculation else None
-        if engine.kind != "emulated" and profile.speculation is not None:
-            guard.check(Path(served.target), Path(draft) if draft else None, profile.speculation.algorithm)
+        # Of a hub name nothing is on this disk yet: only the engine can look into it.
+        if profile.speculation is not None and draft is not None and _on_disk(served.target, draft):
+            guard.check(Path(served.target), Path(draft), profile.speculation.algorithm)
         port = free_port()
         with self._lock:
             number = self._launches[profile.name]
@@ -120,7 +128,7 @@ class Starter:
             host=HOST,
             port=port,
         )
-        argv = [engine.python, *engine.launcher, *arguments.argv]
+        argv = [engine.python, *engine.launcher, *arguments.argv, *served.revisions]
         if engine.kind == "emulated":
             argv += ["--scenario", engine.scenario or "founding", "--emulated-version", engine.version]
             for fault in setup.request.faults:
@@ -171,3 +179,7 @@ class Starter:
             for metric, values in session.samples.items():
                 usual[metric.removesuffix("_s")] = max(values)
         return usual
+
+
+def _on_disk(*models: str) -> bool:
+    return all(Path(model).is_dir() for model in models)
