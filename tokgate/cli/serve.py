@@ -70,9 +70,11 @@ def _run(command: list[str], quiet: bool) -> int:
     stopped = threading.Event()
 
     def stop(number: int, frame: object) -> None:
-        stopped.set()
-        server.send_signal(signal.SIGTERM)
-        killer.start()
+        # A second signal (an impatient Ctrl-C) must not get in the way of the first.
+        if not stopped.is_set():
+            stopped.set()
+            server.send_signal(signal.SIGTERM)
+            killer.start()
 
     # In a group of its own, so that Ctrl-C reaches only this process, which then ends it in order.
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=0)
@@ -102,14 +104,12 @@ def _run(command: list[str], quiet: bool) -> int:
 def _relay(stream: IO[str], quiet: bool) -> str:
     """Copy the server's log to standard error, its URL to standard output; returns the last line."""
     url = last = ""
-    ready = False
     for line in stream:
         last = line.rstrip() or last
-        if not (quiet and ready) and not (quiet and line.startswith("[")):
+        if not quiet:
             os.write(2, line.encode())
         if RUNNING in line:
             url = line.partition(RUNNING)[2].split()[0]
         if READY in line:
-            ready = True
             print(f"serving at {url}   (Ctrl-C stops it)", flush=True)
     return last
