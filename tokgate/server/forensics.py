@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -90,11 +91,12 @@ def collect(members: Sequence[Process], log: Path, folder: Path, name: str, reas
 
 
 def py_spy() -> Path | None:
-    """The py-spy of tokgate's own environment."""
+    """The py-spy of tokgate's own environment, else the one on PATH."""
     for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
         if (folder / "py-spy").is_file():
             return folder / "py-spy"
-    return None
+    found = shutil.which("py-spy")
+    return Path(found) if found else None
 
 
 def _row(process: Process) -> str:
