@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tokgate.load.sample import Audit, Identity, Request, Sample, Void
+
+# A shell starts background jobs with Ctrl-C ignored, and every process below them inherits that: tests that
+# send it would wait in vain. With a handler here, children begin with the default again.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Machines are shared: how long an example takes says nothing of the code.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
