@@ -170,7 +170,7 @@ def accept(
             or no gated metric in a case.
         ResultsUnwritable: a file cannot be written.
     """
-    if not reason.strip():
+    if not reason.strip(" ."):
         raise UsageFault("accept needs a reason, for the person who reads the review")
     spoiled = [f"{_name(s)} run {s.identity.run}: {why}" for s in samples for why in _spoils(s)]
     if spoiled:

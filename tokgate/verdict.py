@@ -89,8 +89,9 @@ class Verdict:
 def exit_code(verdicts: Iterable[Verdict], *, strict_inconclusive: bool = False) -> int:
     """tokgate's exit code for a set of verdicts.
 
-    0: all green or neutral, and at least one is green; 1: a failed verdict; 3: an UNFIT host, or
-    nothing failed but something is undecided and ``strict_inconclusive`` is set, or nothing was decided.
+    0: all green or neutral, and at least one is green; 1: a failed verdict; 3: an UNFIT host, or nothing
+    failed but nothing was decided either, or something is undecided that was measured worse than its
+    limit (``beyond_limit`` in the evidence) or that ``strict_inconclusive`` asks to be decided.
     """
     found = list(verdicts)
     failed = [v for v in found if v.outcome == "failed"]
@@ -98,8 +99,9 @@ def exit_code(verdicts: Iterable[Verdict], *, strict_inconclusive: bool = False)
         return 1
     if failed:
         return 3
-    undecided = any(v.outcome == "undecided" for v in found)
+    undecided = [v for v in found if v.outcome == "undecided"]
+    suspect = any(v.evidence.get("beyond_limit") for v in undecided)
     green = any(v.outcome == "green" for v in found)
-    if undecided and (strict_inconclusive or not green):
+    if undecided and (strict_inconclusive or suspect or not green):
         return 3
     return 0 if green else 3

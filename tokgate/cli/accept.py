@@ -39,7 +39,7 @@ def accept(
     new_epoch: Annotated[
         bool, typer.Option("--new-epoch", help="start a new level instead of adding a session")
     ] = False,
-    profiles: Annotated[str, typer.Option(help="only these, comma-separated (default: all)")] = "",
+    profiles: Annotated[str | None, typer.Option(help="only these, comma-separated (default: all)")] = None,
 ) -> None:
     """Record a run's Samples as one session of each baseline that it covers."""
     folder = find_run(results, run)
@@ -50,7 +50,9 @@ def accept(
     if facts["status"] != "complete":
         raise UsageFault(f"run {folder.name} cannot be accepted: it is '{facts['status']}', not complete")
     samples = read_samples(folder / "samples")
-    wanted = {name.strip() for name in profiles.split(",") if name.strip()}
+    if profiles is not None and not profiles.strip(", "):
+        raise UsageFault("--profiles was given without a name; leave it out for all")
+    wanted = {name.strip() for name in (profiles or "").split(",") if name.strip()}
     unknown = wanted - {sample.identity.profile for sample in samples}
     if unknown:
         raise UsageFault(f"run {folder.name} holds no profile {', '.join(sorted(unknown))}")

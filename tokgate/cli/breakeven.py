@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from typing import Annotated
 
@@ -38,6 +39,9 @@ def breakeven(
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
 ) -> None:
     """Print the break-even accept length, the predicted rate, the verdict and the nearer lever."""
+    for name, value in (("--draft-ms", draft_ms), ("--extend-ms", extend_ms), ("--other-ms", other_ms)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise UsageFault(f"{name} must be a time of 0 ms or more, not {value:g}")
     found = break_even(
         baseline_tok_s=baseline_tok_s,
         cycle_ms=cycle_ms,

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from tokgate.errors import ResultsUnwritable
+from tokgate.errors import ResultsUnwritable, UsageFault
 from tokgate.report.explain_compare import compare, comparison_text
 from tokgate.report.explain_json import comparison_json, explanation_json
 from tokgate.report.explain_model import Explainer
 from tokgate.report.explain_record import Explanation
 from tokgate.report.explain_series import Series
-from tokgate.report.explain_text import text
+from tokgate.report.explain_text import is_log, text
 from tokgate.sglang.log_scan import scan_file
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -49,9 +49,12 @@ def explain(
         }
         print(json.dumps(record, indent=2, default=str))
         return
+    strange = [record.name for record in records if not is_log(record)]
     print("\n\n".join([*map(text, records), *map(comparison_text, comparisons)]))
     if html is not None:
         print(f"\npage written to {html}")
+    if strange:
+        raise UsageFault(f"not a log of SGLang: {', '.join(strange)}")
 
 
 def _explain(path: Path, logs: list[Path]) -> tuple[Explanation, Series]:

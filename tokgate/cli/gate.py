@@ -258,6 +258,9 @@ def _exit_code(ended: Sequence[Ended], strict: bool) -> int:
     some = [end for end in ended if end.status != PYTEST_NOTHING]
     if not some or any(end.status == PYTEST_USAGE for end in some):
         return 2
+    if all(end.status == PYTEST_OK and end.run is None for end in some):
+        # Nothing was to be run: --collect-only, --help.
+        return 0
     whole = [end for end in some if end.status in {PYTEST_OK, PYTEST_FAILED} and end.run is not None]
     code = exit_code([v for end in whole for v in _verdicts(end)], strict_inconclusive=strict)
     if len(whole) < len(some):

@@ -11,7 +11,8 @@ from typing import IO, Annotated
 
 import typer
 
-from tokgate.errors import Exited, UsageFault
+from tokgate.errors import Exited, PortTaken, UsageFault
+from tokgate.host import ports
 
 app = typer.Typer(add_completion=False)
 
@@ -63,6 +64,8 @@ def serve(
         command += ["--emulated-version", version]
     if launch_seed is not None:
         command += ["--launch-seed", str(launch_seed)]
+    if port and not ports.is_free(port, host):
+        raise PortTaken(f"port {port} on {host} cannot be had: {ports.holder(port)}")
     raise typer.Exit(_run([*command, *context.args], quiet))
 
 

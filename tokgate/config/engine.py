@@ -120,7 +120,10 @@ def resolve_engine(name: str, environments: Path) -> Engine:
         ConfigFault: the file is faulty.
     """
     if name == "emulated" or name.startswith("emulated:"):
-        return emulated_engine(name.partition(":")[2] or "founding")
+        scenario = name.partition(":")[2]
+        if name != "emulated" and not scenario:
+            raise UsageFault("--engine emulated: names no scenario; give one, or leave out the colon")
+        return emulated_engine(scenario or "founding")
     path = Path(name)
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         return load_engine(path)

@@ -121,6 +121,8 @@ class Judge:
         # What was compared: the mean without the slowest runs, and what the sessions make of it.
         now = arm(list(runs), limit.better).value
         expected = now / decision.ratio
+        loss = -decision.change if limit.better == "higher" else decision.change
+        beyond = 100 * loss > limit.limit_percent
         kind = Kind(decision.kind)
         sign = "-" if limit.better == "higher" else "+"
         least = decision.smallest_detectable
@@ -137,6 +139,7 @@ class Judge:
             next_command=self._accept if kind is Kind.IMPROVED else None,
             figures={
                 "now": now,
+                "beyond_limit": beyond,
                 "reference": expected,
                 "change_percent": 100 * decision.change,
                 "smallest_detectable_percent": None if least is None else 100 * least,

@@ -14,6 +14,7 @@ from tokgate.config.gate import GateFile, load_gate
 from tokgate.config.profiles import Profile, Profiles, load_profiles
 from tokgate.config.workloads import Workload, load_workloads
 from tokgate.emulator import faults
+from tokgate.emulator.scenario import locate
 from tokgate.errors import UsageFault
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS, PARTNERS, has_mode_decode
 from tokgate.gate.results import check_writable
@@ -137,6 +138,8 @@ def read(request: Request) -> Setup:
         raise UsageFault(f"--engine-fault plants faults in the emulated engine; this one is '{engine.name}'")
     if request.startup_repeats < 1:
         raise UsageFault(f"--startup-repeats counts launches, at least one; got {request.startup_repeats}")
+    if engine.kind == "emulated":
+        locate(engine.scenario or "founding")
     gate = load_gate(request.folder / "gate.yaml")
     if request.runs is not None:
         gate = gate.model_copy(update={"runs": gate.runs.model_copy(update={"measured": request.runs})})
@@ -156,6 +159,8 @@ def read(request: Request) -> Setup:
     if not request.workloads:
         workloads = {name: w for name, w in workloads.items() if engine.kind in w.engines}
     check_writable(request.results)
+    if request.baselines.exists() and not request.baselines.is_dir():
+        raise UsageFault(f"--baselines {request.baselines} is not a folder")
     if not workloads:
         raise UsageFault(f"no workload in {known.path} runs on an engine of kind '{engine.kind}'")
     return Setup(

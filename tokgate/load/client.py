@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -40,6 +41,11 @@ class Deadlines:
     request_s: float = 600.0
     drain_s: float = 600.0
     worker_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not (math.isfinite(value) and value > 0):
+                raise UsageFault(f"deadline {name} must be above 0 seconds, got {value:g}")
 
 
 @dataclass(frozen=True, slots=True)

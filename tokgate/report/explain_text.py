@@ -32,6 +32,9 @@ _SPECULATION = (
 )
 
 
+NO_LOG = "NO SGLANG LOG: no line of it was recognised"
+
+
 def headline(record: Explanation) -> str:
     """The one line: state, rate, accept length, and what is wrong."""
     parts = [state(record)]
@@ -66,7 +69,12 @@ def state(record: Explanation) -> str:
         open_captures = [capture for capture in record.captures if not capture.ended]
         doubt = ", a capture has not ended" if open_captures else ""
         return f"NOT READY, last seen {phase}{doubt}"
-    return "NO SGLANG LOG: no line of it was recognised"
+    return NO_LOG
+
+
+def is_log(record: Explanation) -> bool:
+    """Whether any line of the file was recognised as SGLang's."""
+    return state(record) != NO_LOG
 
 
 def _last_phase(record: Explanation) -> str:
