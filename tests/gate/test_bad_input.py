@@ -38,6 +38,13 @@ def run(results: Path, *arguments: str) -> tuple[int, str]:
         (["--engine=nonesuch"], r"no engine named 'nonesuch'"),
         (["-m", "gpu and cpu"], r"names several engines: gpu, cpu"),
         (["-n", "2"], r"cannot run under pytest-xdist"),
+        (["--engine=emulated:foundling"], r"no scenario 'foundling'; did you mean 'founding'\?"),
+        (["--engine=emulated:"], r"names no scenario"),
+        (["--engine-fault=nonsense"], r"--engine-fault: .*nonsense"),
+        (["--engine-fault=basline=slow:2"], r"no profile 'basline'"),
+        (["--runs=0"], r"'0' is not a whole number from 1 to 1000"),
+        (["--profiles="], r"given without a name"),
+        (["--baselines=pyproject.toml"], r"is not a folder"),
         (["-k", "nothing_of_that_name"], r"deselected"),
     ],
 )
@@ -101,8 +108,8 @@ def test_a_missing_model_is_the_hosts_fault(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_dies_at_once_is_quoted(tmp_path: Path) -> None:
-    code, output = run(tmp_path, "--engine=emulated:foundling", "--profiles=baseline", "-k=startup")
-    assert re.search(r"EXITED startup\[baseline\] \w+: exit code 2 .*foundling", output), output
+    code, output = run(tmp_path, "--engine-flag=--no-such-flag", "--profiles=baseline", "-k=startup")
+    assert re.search(r"EXITED startup\[baseline\] \w+: exit code 2 .*--no-such-flag", output), output
     assert code == 1
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gate.runs import Finished, gate
+from tests.gate.runs import Finished, gate, tokgate
 from tokgate.analysis.parity_case import load_case
 from tokgate.verdict import Kind
 
@@ -26,6 +26,31 @@ def test_without_a_fault_there_is_none(tmp_path: Path) -> None:
     )
     assert {v.kind for v in run.verdicts} == {Kind.PASS}, run.output
     assert run.code == 0
+
+
+def test_a_run_cut_short_is_no_baseline(tmp_path: Path) -> None:
+    run = gate(tmp_path, *QUICK, "--profiles=baseline", "-x", "-k=throughput or latency")
+    assert run.facts["status"] == "interrupted", run.output
+    refused = tokgate(
+        "accept", "latest", f"--results={run.results}", f"--baselines={tmp_path / 'b'}", "--reason=x"
+    )
+    assert refused.returncode == 2
+    assert "it is 'interrupted', not complete" in refused.stderr
+
+
+def test_a_server_ten_times_slower_is_not_green(tmp_path: Path) -> None:
+    arguments = (*QUICK, "--profiles=baseline", "-k=throughput or startup")
+    gate(tmp_path, *arguments)
+    tokgate(
+        "accept",
+        "latest",
+        f"--results={tmp_path / 'results'}",
+        f"--baselines={tmp_path / 'baselines'}",
+        "--reason=x",
+    )
+    slow = gate(tmp_path, *arguments, "--engine-fault=slow:10")
+    assert slow.one("chat-bs1[baseline]", "output_tok_s").kind is Kind.INCONCLUSIVE
+    assert slow.code == 3, slow.output
 
 
 def test_a_wrong_token_diverges_and_leaves_a_case_to_replay(tmp_path: Path) -> None:

@@ -81,6 +81,14 @@ def test_any_json_is_a_sample_or_a_fault(tmp_path_factory: pytest.TempPathFactor
         read_samples(path)
 
 
+def test_a_loss_beyond_the_limit_is_never_green() -> None:
+    """One stored session cannot call a build slower, but ten times slower must not look green either."""
+    green = Verdict(Kind.PASS, "startup[p]", "")
+    undecided = Verdict(Kind.INCONCLUSIVE, "w[p]", "", evidence={"beyond_limit": False})
+    assert exit_code([green, undecided]) == 0
+    assert exit_code([green, Verdict(Kind.INCONCLUSIVE, "w[p]", "", evidence={"beyond_limit": True})]) == 3
+
+
 @pytest.mark.parametrize(
     ("kinds", "strict", "code"),
     [
