@@ -6,7 +6,8 @@ import errno
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tokgate.load.record import NO_STAMP, Record
@@ -142,25 +143,31 @@ def stamp_of(control: list[tuple[int, int, bytes]]) -> bytes:
     return NO_STAMP
 
 
-def warm_stamps(limit_s: float = 0.5) -> bool:
-    """Wait until the kernel stamps loopback reads: it starts to do so a little after the first request.
+@contextmanager
+def warm_stamps(limit_s: float = 0.5) -> Iterator[bool]:
+    """Have the kernel stamp loopback reads while the body runs.
 
-    Returns:
+    It starts to stamp a little after the first socket has asked for it, and stops when no socket asks any
+    more: a socket of our own asks throughout, so that none of the body's reads comes too early.
+
+    Yields:
         Whether it stamps within ``limit_s``.
     """
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as sender:
         sender.connect(server.getsockname())
         receiver, _ = server.accept()
         with receiver:
-            if not ask_for_stamps(receiver):
-                return False
-            deadline = time.monotonic() + limit_s
-            buffer = [bytearray(16)]
-            while time.monotonic() < deadline:
-                sender.send(b"x")
-                if stamp_of(receiver.recvmsg_into(buffer, CONTROL)[1]) != NO_STAMP:
-                    return True
-                time.sleep(0.002)
+            yield ask_for_stamps(receiver) and _stamped_within(limit_s, sender, receiver)
+
+
+def _stamped_within(limit_s: float, sender: socket.socket, receiver: socket.socket) -> bool:
+    deadline = time.monotonic() + limit_s
+    buffer = [bytearray(16)]
+    while time.monotonic() < deadline:
+        sender.send(b"x")
+        if stamp_of(receiver.recvmsg_into(buffer, CONTROL)[1]) != NO_STAMP:
+            return True
+        time.sleep(0.002)
     return False
 
 

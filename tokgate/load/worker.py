@@ -29,22 +29,22 @@ def main(arguments: list[str]) -> int:
     job = json.loads((folder / f"job{number}.json").read_text(encoding="utf-8"))
     if job["pin_cpus"]:
         os.sched_setaffinity(0, job["pin_cpus"])
-    stamped = warm_stamps()
     with (folder / "requests.bin").open("rb") as file:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     loop = Loop(job, data)
     try:
-        loop.connect()
-        print("ready", flush=True)
-        go = sys.stdin.readline().split()
-        if len(go) != 2 or go[0] != "go":
-            return 3
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        before, began = _usage(), time.monotonic()
-        loop.run(int(go[1]))
-        after, window_s = _usage(), time.monotonic() - began
+        with warm_stamps() as stamped:
+            loop.connect()
+            print("ready", flush=True)
+            go = sys.stdin.readline().split()
+            if len(go) != 2 or go[0] != "go":
+                return 3
+            gc.collect()
+            gc.freeze()
+            gc.disable()
+            before, began = _usage(), time.monotonic()
+            loop.run(int(go[1]))
+            after, window_s = _usage(), time.monotonic() - began
     except Aborted:
         return 3
     finally:
