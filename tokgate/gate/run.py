@@ -65,7 +65,7 @@ class Run:
         self.verdicts: list[Verdict] = []
         self.unwritten: list[str] = []
         self.remarks: list[str] = []
-        self._verdict_of: dict[int, Verdict] = {}
+        self._faults: list[tuple[TokgateError, Verdict]] = []
         self._status = "failed"
         self._interrupted = False
         with ExitStack() as stack:
@@ -216,9 +216,10 @@ class Run:
 
     def verdict_of(self, error: TokgateError, subject: str) -> Verdict:
         """The verdict that a fault stands for; one verdict a fault, however many tests it stops."""
-        known = self._verdict_of.get(id(error))
+        known = next((verdict for fault, verdict in self._faults if fault is error), None)
         if known is None:
-            known = self._verdict_of[id(error)] = verdict_of(error, subject)
+            known = verdict_of(error, subject)
+            self._faults.append((error, known))
             self.add(known)
         return known
 
