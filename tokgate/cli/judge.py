@@ -53,8 +53,6 @@ def command(
     """
     if better not in (None, "higher", "lower"):
         raise UsageFault(f"--better is higher or lower, not '{better}'")
-    if reference.resolve() == candidate.resolve():
-        raise UsageFault(f"reference and candidate are the same: {reference}")
     a, b = (read(path, metric, better) for path in (reference, candidate))
     verdict = verdict_of(
         a,
