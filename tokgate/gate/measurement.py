@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import STARTUP, Starter
-from tokgate.host.contention import difference, snapshot
+from tokgate.host import gpu
+from tokgate.host.contention import Snapshot, difference, snapshot
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure
 from tokgate.load.sample import Audit, Identity, Sample
@@ -29,6 +30,10 @@ from tokgate.server.timeline import Capture
 from tokgate.sglang.http import resolved
 
 __all__ = ["Cancelled", "Measured", "Measurer", "Started"]
+
+
+NVML_S = 5.0
+"""Longest wait for an answer of NVML."""
 
 
 class Cancelled(Exception):
@@ -65,10 +70,20 @@ class Measurer:
         setup: the checked request.
         results: where Samples go.
         starter: knows which model a profile serves.
+        beside: processes of other servers that the gate keeps up on the same GPUs.
     """
 
-    def __init__(self, setup: Setup, results: Shelf, starter: Starter) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        results: Shelf,
+        starter: Starter,
+        *,
+        beside: Callable[[], Iterable[int]] = tuple,
+    ) -> None:
         self._setup = setup
+        self._beside = beside
+        self._gpus = _open_gpus(setup)
         self._results = results
         self._starter = starter
         self._cancelled = threading.Event()
@@ -184,7 +199,7 @@ class Measurer:
         server.flush_cache()
         pids = [process.pid for process in server.processes()]
         scraped = passes.scrape(server)
-        before = snapshot(pids)
+        before = self._snapshot(pids)
         try:
             with server.watch(f"{workload.name}"):
                 got = measure(
@@ -194,7 +209,7 @@ class Measurer:
             server.ensure_alive()
             phase = f"{stall.phase} of {workload.name}"
             raise server.hang(phase, stall.waited_s, stall.limit_s) from stall
-        contention = difference(before, snapshot(pids))
+        contention = difference(before, self._snapshot(pids))
         sample = Sample(
             identity=self._identity(server, profile, workload.name, workload.digest, run=run),
             requests=got.requests,
@@ -218,6 +233,17 @@ class Measurer:
             void=tuple(reason for reason in reasons if reason.cause not in advisory),
             advisory=tuple(reason for reason in reasons if reason.cause in advisory),
         )
+
+    def _snapshot(self, pids: Sequence[int]) -> Snapshot:
+        """Counters now. An NVML that once gave no answer in time is not asked again."""
+        if self._gpus is not None:
+            nvml, indices = self._gpus
+            beside = list(self._beside())
+            found = gpu.within(NVML_S, lambda: snapshot(pids, nvml, indices, beside), None)
+            if found is not None:
+                return found
+            self._gpus = None
+        return snapshot(pids)
 
     def _deadlines(self) -> Deadlines:
         given = self._setup.gate.deadlines
@@ -247,3 +273,13 @@ class Measurer:
             started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             resolved=resolved(server.server_info),
         )
+
+
+def _open_gpus(setup: Setup) -> tuple[gpu.Nvml, list[int]] | None:
+    """NVML and the GPUs that this engine's profiles use; ``None`` where there are none to be watched."""
+    if setup.engine.kind != "gpu":
+        return None
+    nvml = gpu.open_nvml()
+    if isinstance(nvml, str):
+        return None
+    return nvml, gpu.visible_indices(nvml, setup.engine.env, max(p.tp for p in setup.profiles.values()))
