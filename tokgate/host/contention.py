@@ -73,8 +73,8 @@ def difference(before: Snapshot, after: Snapshot) -> dict[str, float]:
         ``engine_run_delay_s`` (summed over threads); ``steal_s`` (a CPU's average over all of them);
         ``stolen_share`` (of the CPU time that this machine wanted, used or stolen: on a machine with many
         idle CPUs, from which nothing can be stolen, the average hides what the busy ones lost);
-        ``load_1m``; ``gpu_power_throttle_s`` and ``gpu_thermal_throttle_s`` (the worst GPU's); ``foreign_gpu_processes``. Absent counters are
-        left out.
+        ``load_1m``; ``gpu_power_throttle_s`` and ``gpu_thermal_throttle_s`` (the worst GPU's);
+        ``foreign_gpu_processes``. Absent counters are left out.
     """
     figures: dict[str, float] = {"interval_s": after.at_s - before.at_s}
     # A thread that began in between has waited only in between.
