@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
 
 from tokgate import __version__
+from tokgate.analysis.multiplicity import alpha_per_verdict
 from tokgate.analysis.parity_case import Case
 from tokgate.config.gate import ParitySizes
 from tokgate.config.profiles import Profile
@@ -18,16 +19,20 @@ from tokgate.gate.campaign import Campaign, Planned, Visit
 from tokgate.gate.claim import claim
 from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.faults import verdict_of
-from tokgate.gate.judge import Judge
+from tokgate.gate.judge import SPEED, Judge
 from tokgate.gate.measurement import Measurer
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.results import Results, write_text
+from tokgate.gate.settling import Asked, Settling
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import Starter
 from tokgate.load import prompts
 from tokgate.report.markdown import report
 from tokgate.server.teardown import Teardown
-from tokgate.verdict import Verdict
+from tokgate.verdict import Kind, Verdict
+
+SETTLED = ("output_tok_s", "ttft_s_p50", "step_ms_p50")
+"""Metrics whose verdicts blocks can settle."""
 
 SMALL_VOCABULARY = 1000
 """Prompts of parity stay below this where the model's vocabulary is not known here."""
@@ -74,7 +79,9 @@ class Run:
             stack.callback(self._end)
             self._starter = Starter(setup, self.results)
             self.cases = self._cases() if with_parity else {}
-            self.judge = Judge(setup.gate, setup.request.baselines, self._accept_command(), verdicts)
+            # A verdict that two rules may reach, the stored baseline's and the blocks', gives half of alpha to each.
+            shares = verdicts if setup.reference is None else 2 * verdicts
+            self.judge = Judge(setup.gate, setup.request.baselines, self._accept_command(), shares)
             self.comparisons = Comparisons(setup.gate)
             measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
             self.campaign = Campaign(
@@ -83,6 +90,12 @@ class Run:
                 Measurer(setup, self.results, self._starter),
                 side_by_side=setup.engine.kind == "emulated",
             )
+            self._measured = measured
+            self._settling = None
+            if setup.request.budget_minutes is not None:
+                alpha = alpha_per_verdict(setup.gate.statistics.alpha, max(1, shares))
+                room = self.campaign.make_room
+                self._settling = Settling(setup, self.results.folder, alpha=alpha, make_room=room)
             # Nothing failed: what was opened stays open until the run ends.
             self._claim = stack.pop_all()
 
@@ -126,6 +139,39 @@ class Run:
         is_reference = any(other.reference == name for other in self.setup.profiles.values())
         cases = self.cases if is_reference or profile.speculation else {}
         return Planned(profile, workloads, cases, is_reference, self.setup.request.startup_repeats)
+
+    def against_baseline(self, visit: Visit, workload: Workload, metric: str) -> Verdict:
+        """One gated metric against its stored baseline; what that leaves open, by blocks against the reference
+        build, where one is given and the budget lasts."""
+        verdict = self.judge.against_baseline(visit.measured(workload), metric)
+        if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None or self.setup.reference is None:
+            return verdict
+        open_: list[Asked] = []
+        for other in self._measured:
+            with suppress(TokgateError):
+                measured = visit.measured(other)
+                identity = measured.samples[0].identity
+                open_ += [
+                    Asked(other.name, name, identity)
+                    for name in SETTLED
+                    if name in self.setup.gate.metrics
+                    and self.judge.against_baseline(measured, name).kind is Kind.INCONCLUSIVE
+                ]
+        asked = next((a for a in open_ if (a.workload, a.metric) == (workload.name, metric)), None)
+        return verdict if asked is None else self._settling.build(verdict, asked, open_, self._measured)
+
+    def net_gain(self, visit: Visit, workload: Workload) -> Verdict:
+        """A speculative profile against its reference; what one launch a side leaves open, by blocks, where the
+        budget lasts."""
+        measured = visit.measured(workload)
+        reference = self.setup.profiles[self.reference(visit.profile)]
+        verdict = self.judge.net_gain(
+            workload, measured, self.campaign.visit(reference.name).measured(workload)
+        )
+        if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None:
+            return verdict
+        asked = Asked(workload.name, SPEED, measured.samples[0].identity)
+        return self._settling.gain(verdict, asked, reference, (workload,))
 
     def accept_length(self, visit: Visit, workload: Workload) -> Verdict:
         """Accept length: exactly, where the model's is known beforehand; else against the stored baseline."""

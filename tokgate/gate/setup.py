@@ -39,6 +39,8 @@ class Request:
         faults: fault specs for the emulated engine, ``SPEC`` or ``PROFILE=SPEC``.
         engine_flags: flags passed to the engine as they are, after those of the profile.
         wait_gpu_s: how long to queue for a GPU that another gate holds.
+        budget_minutes: of blocks that settle what is open, in all; ``None``: nothing is settled.
+        reference_engine: ``--reference-engine FILE|NAME``: the build that builds are held against.
     """
 
     folder: Path
@@ -54,6 +56,8 @@ class Request:
     faults: tuple[str, ...] = ()
     engine_flags: tuple[str, ...] = ()
     wait_gpu_s: float = 0.0
+    budget_minutes: float | None = None
+    reference_engine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Setup:
         host_class: names the folder of baselines.
         profiles: in the order in which they are run, references first.
         not_applicable: profile -> why it cannot exist on this engine.
+        reference: engine of the reference build, where one is given.
     """
 
     request: Request
@@ -76,6 +81,7 @@ class Setup:
     profiles: Mapping[str, Profile]
     workloads: Mapping[str, Workload]
     not_applicable: Mapping[str, str] = field(default_factory=dict)
+    reference: Engine | None = None
 
     def profile_names(self, *traits: str) -> list[str]:
         """Profiles that exist on this engine and have every trait, in order.
@@ -173,7 +179,26 @@ def read(request: Request) -> Setup:
         profiles=profiles,
         workloads=workloads,
         not_applicable=not_applicable,
+        reference=_reference(request, engine),
     )
+
+
+def _reference(request: Request, engine: Engine) -> Engine | None:
+    if request.budget_minutes is not None and not 0 < request.budget_minutes < float("inf"):
+        raise UsageFault(f"--budget-minutes is a time above 0, got {request.budget_minutes:g}")
+    if request.reference_engine is None:
+        return None
+    if request.budget_minutes is None:
+        raise UsageFault("--reference-engine is launched within a budget: give --budget-minutes too")
+    reference = resolve_engine(request.reference_engine, environments.root())
+    if reference.kind != engine.kind:
+        raise UsageFault(
+            f"--reference-engine {request.reference_engine} is of kind {reference.kind}, the engine under test "
+            f"of kind {engine.kind}: they cannot be compared"
+        )
+    if reference.kind == "emulated":
+        locate(reference.scenario or "founding")
+    return reference
 
 
 def _check_fault(catalogue: Profiles, fault: str) -> None:
