@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from statistics import fmean
 
-from tokgate.analysis.blocks import Block, pair
+from tokgate.analysis.blocks import level, pair
 from tokgate.analysis.decision import Decision
 from tokgate.gate.blocks import BlockRunner
 from tokgate.gate.deciding import Question
@@ -39,11 +37,6 @@ class Answer:
     notes: tuple[str, ...]
     gain: bool
     alpha: float
-
-
-def level(blocks: list[Block], *, candidate: bool) -> float:
-    """Geometric mean of an arm's trimmed means: the ratio of the two arms' is the change that was judged."""
-    return math.exp(fmean(math.log((b.candidate if candidate else b.reference).value) for b in blocks))
 
 
 def answered(answer: Answer) -> Verdict:

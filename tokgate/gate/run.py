@@ -14,7 +14,7 @@ from tokgate.config.gate import ParitySizes
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import ResultsUnwritable, TokgateError, UsageFault
-from tokgate.gate import modelstore, parity
+from tokgate.gate import modelstore, parity, upkeep
 from tokgate.gate.campaign import Campaign, Planned, Visit
 from tokgate.gate.claim import claim
 from tokgate.gate.comparisons import Comparisons
@@ -141,8 +141,7 @@ class Run:
         return Planned(profile, workloads, cases, is_reference, self.setup.request.startup_repeats)
 
     def against_baseline(self, visit: Visit, workload: Workload, metric: str) -> Verdict:
-        """One gated metric against its stored baseline; what that leaves open, by blocks against the reference
-        build, where one is given and the budget lasts."""
+        """One gated metric against its stored baseline; what that leaves open, by blocks, within the budget."""
         verdict = self.judge.against_baseline(visit.measured(workload), metric)
         if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None or self.setup.reference is None:
             return verdict
@@ -161,8 +160,7 @@ class Run:
         return verdict if asked is None else self._settling.build(verdict, asked, open_, self._measured)
 
     def net_gain(self, visit: Visit, workload: Workload) -> Verdict:
-        """A speculative profile against its reference; what one launch a side leaves open, by blocks, where the
-        budget lasts."""
+        """A speculative profile against its reference; what one launch a side leaves open, by blocks."""
         measured = visit.measured(workload)
         reference = self.setup.profiles[self.reference(visit.profile)]
         verdict = self.judge.net_gain(
@@ -292,6 +290,7 @@ class Run:
         try:
             for teardown in self.campaign.close():
                 self._judge_end(teardown)
+            self.remarks += upkeep.remarks(self.setup)
             text = report(self.setup.header(), self.verdicts)
             self._write(partial(write_text, self.results.folder / "report.md", text))
         finally:
