@@ -12,6 +12,7 @@ from tokgate.errors import HostFault, UsageFault
 from tokgate.gate import setup as gate_setup
 from tokgate.gate import share
 from tokgate.gate.results import read_verdicts
+from tokgate.gate.run import Run
 from tokgate.verdict import Kind
 
 ALL = ("baseline", "baseline-eager", "eagle3-graphs", "eagle3-eager", "eagle3-attn-decode")
@@ -132,3 +133,23 @@ def test_gpus_without_any_gpu_is_the_hosts_fault(tmp_path: Path) -> None:
         pytest.skip("this host has GPUs")
     assert done.returncode == 3
     assert "--gpus needs GPUs" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_shares_of_one_gate_share_its_error_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a gate is dealt out, all its verdicts together alarm falsely at most alpha of the time."""
+    seen = []
+    monkeypatch.setattr(
+        "tokgate.gate.run.Judge", lambda gate, stored, accept, verdicts: seen.append(verdicts)
+    )
+    for shares in (None, "2"):
+        if shares:
+            monkeypatch.setenv(share.SHARES, shares)
+        with Run(
+            setup_of(tmp_path, "baseline"),
+            profiles=["baseline"],
+            workloads=[],
+            with_parity=False,
+            verdicts=20,
+        ):
+            pass
+    assert seen == [20, 40]

@@ -22,7 +22,7 @@ import typer
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate import setup as gate_setup
 from tokgate.gate.results import RUN_FILE, read_run, read_verdicts
-from tokgate.gate.share import Share, deal, numbers
+from tokgate.gate.share import SHARES, Share, deal, numbers
 from tokgate.verdict import Verdict, exit_code
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -88,9 +88,14 @@ class _Child:
     """One pytest, run as a child so that a signal to us reaches it and its servers are torn down by it."""
 
     def __init__(
-        self, folder: Path, arguments: Sequence[str], run_file: Path, share: Share | None = None
+        self,
+        folder: Path,
+        arguments: Sequence[str],
+        run_file: Path,
+        share: Share | None = None,
+        shares: int = 1,
     ) -> None:
-        env = {**os.environ, RUN_FILE: str(run_file)}
+        env = {**os.environ, RUN_FILE: str(run_file), SHARES: str(shares)}
         if share is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, share.gpus))
         self._run_file = run_file
@@ -166,6 +171,7 @@ def _side_by_side(
             ],
             scratch / f"run-{share.name}",
             share,
+            len(shares),
         )
         for share in shares
     ]

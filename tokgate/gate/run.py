@@ -25,6 +25,7 @@ from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.results import Results, write_text
 from tokgate.gate.settling import Asked, Settling
 from tokgate.gate.setup import Setup
+from tokgate.gate.share import of_how_many
 from tokgate.gate.start import Starter
 from tokgate.load import prompts
 from tokgate.report.markdown import report
@@ -80,7 +81,7 @@ class Run:
             self._starter = Starter(setup, self.results)
             self.cases = self._cases() if with_parity else {}
             # A verdict that two rules may reach, the stored baseline's and the blocks', gives half of alpha to each.
-            shares = verdicts if setup.reference is None else 2 * verdicts
+            shares = of_how_many() * verdicts * (1 if setup.reference is None else 2)
             self.judge = Judge(setup.gate, setup.request.baselines, self._accept_command(), shares)
             self.comparisons = Comparisons(setup.gate)
             measured = tuple(w for w in setup.workloads.values() if w.name in workloads)

@@ -6,12 +6,21 @@ compared was measured on the same GPU; a reference that several shares need is m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokgate.errors import HostFault, UsageFault
 from tokgate.gate.setup import Setup
 from tokgate.host import gpu
+
+SHARES = "TOKGATE_SHARES"
+"""Variable that tells a run how many runs it is one of: they share the chance of a false alarm."""
+
+
+def of_how_many() -> int:
+    """How many shares this run is one of; 1 for a run by itself."""
+    return max(1, int(os.environ.get(SHARES, "1")))
 
 
 @dataclass(frozen=True, slots=True)
