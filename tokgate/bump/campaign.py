@@ -18,6 +18,7 @@ from typing import Any
 
 from tokgate.bump.question import BumpAsk, Pairing
 from tokgate.bump.witness import Side
+from tokgate.config.engine import Engine
 from tokgate.config.profiles import Profile
 from tokgate.errors import EngineFault, HostFault, ResultsUnwritable, SampleFault, TokgateError
 from tokgate.gate.blocks import Arm, Bench, BlockPlan, BlockRunner
@@ -26,7 +27,9 @@ from tokgate.gate.faults import verdict_of
 from tokgate.load.sample import write_json
 from tokgate.verdict import Kind, Verdict
 
-OUT_OF_MEMORY = re.compile(r"out of memory|not enough memory|no GPU memory|mem.fraction.static", re.IGNORECASE)
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|not enough memory|no GPU memory|mem.fraction.static", re.IGNORECASE
+)
 LESS: Mapping[Pairing, Pairing] = {"all": "pair", "pair": "apart"}
 
 
@@ -152,29 +155,18 @@ class Campaign:
         self._write_state()
 
     def _whose(self, fault: TokgateError) -> tuple[str | None, Side | None]:
-        """Profile and side of the server that a fault came from, as far as it says."""
-        files = [str(path) for path in getattr(fault, "files", ())]
+        """Profile and side of the server that a fault came from; neither when it was no server's."""
         for group in self.groups:
-            for arm, (profile, side) in group.sides.items():
-                if any(f"/{arm}/" in path for path in files):
-                    return profile, side
-        profile = getattr(fault, "profile", "") or None
-        known = {p.name for p in self.ask.profiles}
-        if profile in known:
-            return profile, None
-        only = [name for group in self.groups for name in group.deciding]
-        return (only[0] if len(only) == 1 else None), None
+            if group.runner.failed is not None:
+                profile, side = group.sides[group.runner.failed]
+                # The host's faults speak of no version.
+                return profile, None if isinstance(fault, HostFault) else side
+        return None, None
 
     def _group(self, profiles: Sequence[Profile]) -> Group:
         key = "+".join(profile.name for profile in profiles) + ("-apart" if self._pairing == "apart" else "")
         if key not in self._groups:
-            sides: dict[str, tuple[str, Side]] = {}
-            arms: list[Arm] = []
-            for profile in profiles:
-                for side, engine in (("old", self.ask.old), ("new", self.ask.new)):
-                    name = re.sub(r"\W", "_", f"{side}_{profile.name}")
-                    sides[name] = (profile.name, "old" if side == "old" else "new")
-                    arms.append(Arm(name, engine, profile))
+            sides, arms = sides_of(self.ask, profiles)
             plan = BlockPlan(
                 tuple(arms),
                 self.ask.workloads,
@@ -216,6 +208,19 @@ class Campaign:
             self.remarks = list(state["remarks"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SampleFault(f"{path}: {type(error).__name__}: {error}") from error
+
+
+def sides_of(ask: BumpAsk, profiles: Sequence[Profile]) -> tuple[dict[str, tuple[str, Side]], list[Arm]]:
+    """The arms of some profiles, and which profile and side each is."""
+    sides: dict[str, tuple[str, Side]] = {}
+    arms = []
+    for profile in profiles:
+        pairs: tuple[tuple[Side, Engine], ...] = (("old", ask.old), ("new", ask.new))
+        for side, engine in pairs:
+            name = re.sub(r"\W", "_", f"{side}_{profile.name}")
+            sides[name] = (profile.name, side)
+            arms.append(Arm(name, engine, profile))
+    return sides, arms
 
 
 def arm_of(sides: Mapping[str, tuple[str, Side]], profile: str, side: Side) -> str:

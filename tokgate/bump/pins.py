@@ -22,7 +22,9 @@ def pin_here(root: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise UsageFault(f"{path}: no pin to take --to from: {error.strerror}", ["name the version: --to"]) from error
+        raise UsageFault(
+            f"{path}: no pin to take --to from: {error.strerror}", ["name the version: --to"]
+        ) from error
     if not text:
         raise UsageFault(f"{path} is empty", ["name the version: --to"])
     return text
@@ -52,7 +54,9 @@ def pin_of_base(root: Path, base: str | None = None) -> tuple[str, str]:
         return text.strip(), name
     raise UsageFault(
         f"no base branch to take --from from: looked for {', '.join(names)}",
-        ["name the version (--from) or the branch (--base); a shallow clone has no base: git fetch origin main"],
+        [
+            "name the version (--from) or the branch (--base); a shallow clone has no base: git fetch origin main"
+        ],
     )
 
 

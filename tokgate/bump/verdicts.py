@@ -129,7 +129,9 @@ def _body(
     if decision.kind == "INCONCLUSIVE":
         needed = decision.blocks_needed
         cost = "" if needed is None else f", about {needed * seconds / 60:.0f} minutes on this machine"
-        lines.append(f"further blocks needed: {'cannot be foretold' if needed is None else f'about {needed}{cost}'}")
+        lines.append(
+            f"further blocks needed: {'cannot be foretold' if needed is None else f'about {needed}{cost}'}"
+        )
     lines += [note for note in decision.notes if not note.startswith("about ")]
     arms = [arm for block in blocks for arm in (block.reference, block.candidate)]
     dropped = sum(len(arm.dropped) for arm in arms)
@@ -145,7 +147,7 @@ def _body(
     return lines
 
 
-def control(blocks: Sequence[Block]) -> dict[str, float | None]:
+def control(blocks: Sequence[Block]) -> dict[str, Any]:
     """The old version re-measured: level and spread of its own launches today."""
     values = [block.reference.value for block in blocks]
     mean = fmean(values)
@@ -185,7 +187,11 @@ def _accept(ask: BumpAsk, group: Group, profile: Profile, workload: str) -> Verd
     sides = [_counts(group, profile.name, side, workload) for side in ("old", "new")]
     if any(side is None or not side for side in sides):
         silent = " and ".join(n for n, side in zip(("old", "new"), sides, strict=True) if not side)
-        why = f"the {silent} version reports no verify counts" if group.runner.blocks else "no block was measured"
+        why = (
+            f"the {silent} version reports no verify counts"
+            if group.runner.blocks
+            else "no block was measured"
+        )
         return Verdict(Kind.INCONCLUSIVE, subject, f"{ACCEPT_LENGTH}: {why}", evidence=told)
     old, new = (side or [] for side in sides)
     fraction = limit.limit_percent / 100

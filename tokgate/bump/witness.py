@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -133,9 +133,7 @@ def facts_of(extras: Mapping[str, Any]) -> ServerFacts:
     )
 
 
-def parity_verdict(
-    name: str, case: Case, profile: str, old: Answers, new: Answers, folder: Path
-) -> Verdict:
+def parity_verdict(name: str, case: Case, profile: str, old: Answers, new: Answers, folder: Path) -> Verdict:
     """Greedy outputs of the new version against the old one's, token by token."""
     wanted_tokens = case.requests[0].new_tokens
     control = compare(old.outputs, old.again, old.floor)
@@ -144,7 +142,9 @@ def parity_verdict(
     if old.floor is None:
         body.append("floor: not measured, so no difference is forgiven as a tie")
     else:
-        body.append(f"a gap up to {old.floor.tolerance:.3g} nats is a tie ({old.floor.compared} gaps measured)")
+        body.append(
+            f"a gap up to {old.floor.tolerance:.3g} nats is a tie ({old.floor.compared} gaps measured)"
+        )
     body.append(f"control: the old version against itself: {control.headline()}")
     differing = [each for each in result.comparisons if each.outcome is not Outcome.EQUAL]
     body += [each.line() for each in differing[:SHOWN_DIFFERENCES]]
@@ -174,8 +174,3 @@ def parity_verdict(
             "requests": len(result.comparisons),
         },
     )
-
-
-def parity_cases(cases: Mapping[str, Case], names: Sequence[str]) -> dict[str, Case]:
-    """Some of the cases, in their order."""
-    return {name: case for name, case in cases.items() if name in names}

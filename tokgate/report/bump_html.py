@@ -78,7 +78,9 @@ def _ratios(axes: Any, told: Any) -> None:
     if told.get("interval_percent"):
         low, high = told["interval_percent"]
         spread = max(abs(change) for change in (*changes, limit)) * 3 + 1
-        axes.axhspan(max(low, -spread), min(high, spread), alpha=0.15, color="tab:blue", label="95 % interval")
+        axes.axhspan(
+            max(low, -spread), min(high, spread), alpha=0.15, color="tab:blue", label="95 % interval"
+        )
     axes.set_xlabel("block")
     axes.set_ylabel("new against old, %")
     axes.legend(fontsize="small")
