@@ -123,7 +123,9 @@ class _Launched:
             speed = factor * self._random[arm].choice(self._level[arm])
             return self._sample(arm, workload.name, number, {"output_tok_s": speed})
 
-        return Runs(measure, lambda s: self._store(arm, s), bound=0, subject=("p", workload.name, Path("none")))
+        return Runs(
+            measure, lambda s: self._store(arm, s), bound=0, subject=("p", workload.name, Path("none"))
+        )
 
     def extras(self, arm: str) -> Mapping[str, object]:
         return {}

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tokgate.bump.question import BumpAsk, Pairing
 from tokgate.bump.witness import Side
@@ -46,6 +46,23 @@ class Group:
     sides: Mapping[str, tuple[str, Side]]
     runner: BlockRunner
     deciding: Mapping[str, Deciding]
+
+
+class Standing(Protocol):
+    """What is known of a bump: a :class:`Campaign`, or another view of the same blocks.
+
+    Attributes: as of :class:`Campaign`; ``groups`` are those of profiles without a fault.
+    """
+
+    ask: BumpAsk
+    faults: dict[str, Verdict]
+    remarks: list[str]
+    spent: Spent | None
+
+    @property
+    def groups(self) -> list[Group]:
+        """Profiles without a fault, as they are measured together."""
+        ...
 
 
 MakeBench = Callable[[BlockPlan, Path | None, Mapping[str, tuple[str, Side]]], Bench]

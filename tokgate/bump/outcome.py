@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from tokgate.bump.campaign import Campaign, Group, arm_of
+from tokgate.bump.campaign import Group, Standing, arm_of
 from tokgate.bump.defaults import defaults
 from tokgate.bump.stack import Moves, Stack, moves
 from tokgate.bump.verdicts import verdicts
 from tokgate.bump.witness import Side
 from tokgate.report.bump_record import BumpReport, Difference
+from tokgate.verdict import Verdict
 
 SAME = 0.005
 """Memory figures that differ by less, relatively, are not shown."""
@@ -24,7 +25,7 @@ ENDED: Mapping[str, str] = {
 
 
 def report_of(
-    campaign: Campaign,
+    campaign: Standing,
     *,
     header: Sequence[str],
     stacks: tuple[Stack, Stack],
@@ -50,7 +51,7 @@ def report_of(
         verdicts=tuple(found),
         blocks=sum(len(group.runner.blocks) * len(group.deciding) for group in groups),
         gpu_minutes=seconds / 60,
-        ended="not begun" if campaign.spent is None else ENDED[campaign.spent.reason],
+        ended=_ended(campaign, found),
         moved=tuple(Difference(m.name, m.old, m.new) for m in moved.weighty),
         moved_others=len(moved.others),
         moved_unknown=moved.unknown,
@@ -67,6 +68,16 @@ def report_of(
     )
 
 
+def _ended(campaign: Standing, found: Sequence[Verdict]) -> str:
+    if campaign.spent is None:
+        return "interrupted"
+    open_ = any(v.outcome == "undecided" and v.evidence.get("blocks") for v in found)
+    if campaign.spent.reason == "decided" and open_:
+        # The blocks that were allowed are in, and some questions are open all the same.
+        return ENDED["blocks"]
+    return ENDED[campaign.spent.reason]
+
+
 def _defaults(group: Group) -> list[Difference]:
     """Arguments that resolved differently; what only one version knows is counted."""
     found = []
@@ -78,16 +89,12 @@ def _defaults(group: Group) -> list[Difference]:
             continue
         result = defaults(told[0], told[1])
         found += [Difference(item.name, item.old, item.new, profile) for item in result.changed]
-        if result.added:
-            found.append(
-                Difference(f"{len(result.added)} arguments that only the new version has", None, "", profile)
-            )
-        if result.dropped:
-            found.append(
-                Difference(
-                    f"{len(result.dropped)} arguments that only the old version has", "", None, profile
-                )
-            )
+        for names, version in ((result.dropped, "old"), (result.added, "new")):
+            if names:
+                what = f"arguments that only the {version} version has"
+                number = str(len(names))
+                sides = (number, "0") if version == "old" else ("0", number)
+                found.append(Difference(what, *sides, profile))
     return found
 
 

@@ -12,8 +12,7 @@ from tokgate.analysis.bootstrap import judge_requests
 from tokgate.analysis.decision import Decision
 from tokgate.analysis.exact import Counts, counts, judge_counts
 from tokgate.analysis.sequential import judge
-from tokgate.analysis.values import direction
-from tokgate.bump.campaign import Campaign, Group, arm_of, stored_verdict
+from tokgate.bump.campaign import Group, Standing, arm_of, stored_verdict
 from tokgate.bump.question import ACCEPT_LENGTH, BumpAsk
 from tokgate.bump.witness import Side, facts_of
 from tokgate.config.profiles import Profile
@@ -24,7 +23,7 @@ from tokgate.gate.words import count, figure
 from tokgate.verdict import Kind, Verdict
 
 
-def verdicts(campaign: Campaign) -> list[Verdict]:
+def verdicts(campaign: Standing) -> list[Verdict]:
     """All verdicts that the blocks so far allow, profile by profile; none is left out for want of data."""
     found: list[Verdict] = []
     groups = {name: group for group in campaign.groups for name in group.deciding}
@@ -128,7 +127,10 @@ def _body(
     )
     if decision.kind == "INCONCLUSIVE":
         needed = decision.blocks_needed
-        cost = "" if needed is None else f", about {needed * seconds / 60:.0f} minutes on this machine"
+        cost = ""
+        if needed is not None:
+            minutes = max(1, round(needed * seconds / 60))
+            cost = f", about {count(minutes, 'minute')} on this machine"
         lines.append(
             f"further blocks needed: {'cannot be foretold' if needed is None else f'about {needed}{cost}'}"
         )
@@ -289,11 +291,6 @@ def _percent(value: float | None) -> float | None:
 
 
 def _text(value: float | None) -> str:
-    return "unknown" if value is None else f"{100 * value:.2g} %"
-
-
-def worse(verdict: Verdict) -> bool:
-    """Whether the change goes the wrong way."""
-    change = verdict.evidence.get("change_percent")
-    better = verdict.evidence.get("better")
-    return isinstance(change, float) and better in ("higher", "lower") and change * direction(better) < 0
+    if value is None:
+        return "unknown"
+    return f"{100 * value:.0f} %" if value >= 0.1 else f"{100 * value:.2g} %"

@@ -131,4 +131,6 @@ def _figure(value: object, unit: str) -> str:
 
 
 def _percent(value: object) -> str:
-    return f"{value:.2g} %" if isinstance(value, (int, float)) else "-"
+    if not isinstance(value, (int, float)):
+        return "-"
+    return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"
