@@ -27,7 +27,6 @@ from tokgate.report.bump_record import BumpReport
 
 Say = Callable[[str], object]
 PREFIX = "bump-"
-CALIBRATIONS = "*.calibration.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +41,10 @@ class Finished:
     report: BumpReport
 
 
-def new_folder(results: Path) -> Path:
-    """Where a new bump goes; made by whoever writes first."""
+def new_folder(results: Path, prefix: str = PREFIX) -> Path:
+    """Where a new bump (or bisection) goes; made by whoever writes first."""
     now = datetime.datetime.now(datetime.UTC)
-    return results / f"{PREFIX}{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return results / f"{prefix}{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def find_folder(results: Path, name: str, prefix: str = PREFIX) -> Path:

@@ -29,6 +29,7 @@ class Command:
 COMMANDS: Mapping[str, Command] = {
     "accept": Command("tokgate.cli.accept", "record a run as stored baselines, with a reason"),
     "bench": Command("tokgate.cli.bench", "measure any running server with tokgate's client"),
+    "bisect": Command("tokgate.cli.bisect", "which SGLang version, or commit, made it slow or made it hang"),
     "breakeven": Command(
         "tokgate.cli.breakeven", "whether speculation pays: break-even accept length, nearer lever"
     ),

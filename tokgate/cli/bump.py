@@ -121,7 +121,7 @@ def bump(
         )
         typer.echo("\n".join([*lines, *remarks]))
         return
-    with _terminable():
+    with terminable():
         done = measure(options, folder, minutes=budget_minutes, wait_gpu_s=wait_gpu_s, say=typer.echo)
     typer.echo((done.folder / "report.md").read_text(encoding="utf-8"))
     typer.echo(f"results: {done.folder}")
@@ -146,7 +146,7 @@ def _list(text: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """SIGTERM ends the run in order, as Ctrl-C does: servers stopped, reports written."""
 
     def stop(number: int, frame: object) -> None:
