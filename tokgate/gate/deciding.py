@@ -53,6 +53,7 @@ class Deciding:
         self.runner = runner
         self.questions = tuple(questions)
         self._arms = reference, candidate
+        self._judged: dict[Question, Decision] = {}
         self._answers: dict[Question, Decision] = {}
 
     def decision(self, question: Question) -> Decision | None:

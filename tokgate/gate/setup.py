@@ -133,7 +133,15 @@ def read(request: Request) -> Setup:
         UsageFault: an unknown profile, workload, model or engine; faults on a real engine.
         ResultsUnwritable: results cannot be written where they should go.
     """
-    engine, because = _engine(request)
+    return for_engine(request, *_engine(request))
+
+
+def for_engine(request: Request, engine: Engine, because: str = "given") -> Setup:
+    """As :func:`read`, for an engine that was chosen already: one of two versions, say.
+
+    Raises:
+        ConfigFault, UsageFault, ResultsUnwritable: as :func:`read`.
+    """
     if request.faults and engine.kind != "emulated":
         raise UsageFault(f"--engine-fault plants faults in the emulated engine; this one is '{engine.name}'")
     if request.startup_repeats < 1:
