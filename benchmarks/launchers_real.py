@@ -194,12 +194,13 @@ def main() -> int:
     trials = Trials(options, engine, time.monotonic() + options.budget_s - 2 * SETTLE_S)
     trials.run()
     factor = SGLANG_LAUNCH_S / options.launch_s
-    text = table(
-        trials.rows,
-        f"Real engine ({engine.kind}), SGLang {engine.version}, {options.at_once} launches at once. "
-        f"Shortened: a start may take {options.launch_s:.0f} s (SGLang's 600 s, vLLM's 240 s), tokgate's deadline of the struck phase "
-        f"{120 / factor:.0f} s (120 s). What is left is counted {SETTLE_S:.0f} s after each launcher's own stop.",
+    head = (
+        f"Real engine ({engine.kind}), SGLang {engine.version}, {options.at_once} launches at once. Shortened: "
+        f"a start may take {options.launch_s:.0f} s (SGLang's 600 s, vLLM's 240 s), tokgate's deadline of the "
+        f"struck phase {120 / factor:.0f} s (120 s). What is left is counted {SETTLE_S:.0f} s after each "
+        "launcher's own stop."
     )
+    text = table(trials.rows, head)
     text += "".join(f"\nleft out: {line.splitlines()[0]}" for line in trials.failed)
     (options.out / "table.md").write_text(text + "\n", encoding="utf-8")
     (options.out / "failed.txt").write_text("\n\n".join(trials.failed), encoding="utf-8")

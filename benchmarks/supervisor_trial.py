@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -75,6 +76,7 @@ class Trial:
         self.out.mkdir(parents=True, exist_ok=True)
         self.row = Row(options.name, expected)
         self.pids: set[int] = set()
+        self.schedulers: list[proc.Process] = []
         self.struck_s = 0.0
         eagle = bool(options.draft) or self.engine.kind == "emulated"
         self.profile = Profile(
@@ -91,8 +93,8 @@ class Trial:
             speculation=Speculation(steps=3, topk=1, draft_tokens=4) if eagle else None,
         )
 
-    def spec(self, phase: str = "") -> LaunchSpec:
-        """The launch; the phase in which it will be struck has the short deadline."""
+    def spec(self, *phases: str) -> LaunchSpec:
+        """The launch; the phase in which it will be struck, and the next, have the short deadline."""
         port = ports.free_port()
         arguments = server_arguments(
             self.profile,
@@ -113,8 +115,7 @@ class Trial:
             for slow in ("weights_s", "capture_target_s"):
                 argv += ("--scenario-override", f"startup.{slow}=2.0")
         floors = PhaseFloors(imports_s=240, weights_s=240, kv_cache_s=240, capture_s=240, warmup_s=240)
-        if phase:
-            floors = floors.model_copy(update={f"{phase}_s": self.options.floor})
+        floors = floors.model_copy(update={f"{phase}_s": self.options.floor for phase in phases})
         return LaunchSpec(
             profile=self.profile,
             engine=self.engine,
@@ -128,13 +129,25 @@ class Trial:
         )
 
     def strike(self, number: signal.Signals) -> None:
-        """Signal this trial's schedulers; before they have a name, their youngest parent's children."""
-        ours = self.processes()
-        self.row.mib_held = self.held_mib()
-        schedulers = [process for process in ours if "scheduler" in proc.title(process)]
+        """Signal this trial's schedulers."""
+        schedulers = self.schedulers or self.look()
         self.struck_s = time.monotonic()
-        for process in schedulers or ours[1:]:
+        for process in schedulers:
             proc.send(process, number)
+        self.row.mib_held = self.held_mib()
+
+    def look(self) -> list[proc.Process]:
+        """Note the schedulers; before they have a name, their youngest parent's children."""
+        ours = self.processes()
+        named = [process for process in ours if "scheduler" in proc.title(process)]
+        self.schedulers = named
+        return named or ours[1:]
+
+    def look_ahead(self) -> None:
+        """Until the schedulers are known: a phase may be over before all processes have been looked at."""
+        while not self.schedulers and not self.struck_s:
+            self.look()
+            time.sleep(0.1)
 
     def processes(self) -> list[proc.Process]:
         """Living processes of this trial's launches, of a gate that it started too."""
@@ -187,15 +200,21 @@ class Trial:
         )
 
 
-def in_phase(prefix: str, floor: str, number: signal.Signals) -> Body:
-    """A trial that strikes when a phase begins."""
+def in_phase(prefix: str, number: signal.Signals, *short: str) -> Body:
+    """A trial that strikes when a phase begins.
+
+    Args:
+        short: phases with the short deadline.
+    """
 
     def body(trial: Trial) -> None:
         def announce(phase: str) -> None:
             if phase.startswith(prefix) and not trial.struck_s:
                 trial.strike(number)
 
-        start(trial.spec(floor), announce).stop()
+        looking = threading.Thread(target=trial.look_ahead, daemon=True)
+        looking.start()
+        start(trial.spec(*short), announce).stop()
 
     return body
 
@@ -301,13 +320,13 @@ def two_gates(trial: Trial) -> None:
         first.communicate("\n")
 
 
-# Name -> the right end, and what is done; `capture` needs an engine that captures graphs.
+# Name -> the right end, and what is done.
 PLAN: dict[str, tuple[str, Body]] = {
     "control": ("ready", control),
-    "suspend-in-load": ("HANG", in_phase("weights", "weights", signal.SIGSTOP)),
-    "suspend-in-capture": ("HANG", in_phase("capture:", "capture", signal.SIGSTOP)),
-    "kill-in-capture": ("EXITED", in_phase("capture:", "", signal.SIGKILL)),
-    "abort-in-capture": ("EXITED", in_phase("capture:", "", signal.SIGABRT)),
+    "suspend-in-load": ("HANG", in_phase("weights", signal.SIGSTOP, "weights", "kv_cache")),
+    "suspend-in-capture": ("HANG", in_phase("capture:", signal.SIGSTOP, "capture")),
+    "kill-in-capture": ("EXITED", in_phase("capture:", signal.SIGKILL)),
+    "abort-in-capture": ("EXITED", in_phase("capture:", signal.SIGABRT)),
     "suspend-in-decode": ("HANG", in_decode(signal.SIGSTOP)),
     "kill-in-decode": ("EXITED", in_decode(signal.SIGKILL)),
     "gate-killed": ("ready", killed_gate),
