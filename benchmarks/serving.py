@@ -20,13 +20,12 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.serving_peer import (
-    METRICS,
     Driver,
     arguments,
     by_their_definitions,
@@ -34,6 +33,7 @@ from benchmarks.serving_peer import (
     theirs,
     write_dataset,
 )
+from benchmarks.serving_table import table, valid, void_notes
 from tokgate import __version__
 from tokgate.config.engine import Engine, load_engine, resolve_engine
 from tokgate.config.gate import PhaseFloors
@@ -56,7 +56,6 @@ PROFILES = Path(__file__).parents[1] / "perf_tests" / "profiles.yaml"
 NAMES = {"gpu": ("baseline", "eagle3-graphs"), "cpu": ("baseline-eager", "eagle3-eager")}
 # Two servers on one GPU: each takes what it needs, not a share of what the other has not taken yet.
 TOTAL_TOKENS = 131_072
-TOOLS = ("tokgate", "tokgate's data, their way", "bench_serving")
 END_S = 20.0
 PATIENT = PhaseFloors(
     spawn_s=60, imports_s=240, weights_s=240, kv_cache_s=120, capture_s=240, warmup_s=120, first_token_s=120
@@ -108,6 +107,7 @@ class Comparison:
             "engine": self.engine.name,
             "sglang": self.engine.version,
             "bench_serving": driver.version,
+            "same_prompts": driver.takes_prompts,
         }
         known = {name: resolved(server.server_info) for name, server in self.servers.items()}
         self.facts["resolved"] = known
@@ -216,13 +216,8 @@ class Comparison:
     def _bench_serving(
         self, driver: Driver, server: Server, dataset: Path, plan: Workload, cell: dict[str, Any]
     ) -> None:
-        argv = arguments(
-            server.url,
-            self.options.tokenizer or self.options.target,
-            dataset,
-            plan.requests,
-            plan.concurrency,
-        )
+        given = dataset if driver.takes_prompts else None
+        argv = arguments(server.url, self.options.tokenizer or self.options.target, plan, given)
         result = driver.run(argv, max(1.0, self.left_s()))
         cell["bench_serving"].append({**theirs(result), "raw": result})
 
@@ -243,40 +238,6 @@ class Comparison:
         wanted = len(self.profiles) * len(self.options.concurrency)
         whole = [c for c in self.cells.values() if c["bench_serving"] and valid(c)]
         return len(whole) == wanted and self.facts.get("incomparable") == []
-
-
-def valid(cell: Mapping[str, Any]) -> list[int]:
-    """Rounds in which tokgate's run is not void."""
-    return [i for i, run in enumerate(cell["tokgate"]) if not run["void"]]
-
-
-def medians(cell: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """tool -> metric -> median over the rounds; void runs of tokgate are left out while there are others."""
-    kept = valid(cell) or range(len(cell["tokgate"]))
-    rows = {
-        TOOLS[0]: [cell["tokgate"][i] for i in kept],
-        TOOLS[1]: [cell["as_theirs"][i] for i in kept],
-        TOOLS[2]: cell["bench_serving"],
-    }
-    return {
-        tool: {name: statistics.median(v) for name in METRICS if (v := [r[name] for r in runs if name in r])}
-        for tool, runs in rows.items()
-    }
-
-
-def table(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The lines of the table, in Markdown: a column a cell, three rows a metric."""
-    found = {key: medians(cell) for key, cell in cells.items()}
-    void = {key for key, cell in cells.items() if not valid(cell)}
-    titles = (f"{key} (VOID)" if key in void else key for key in found)
-    lines = ["| | | " + " | ".join(titles) + " |", "|---|---|" + "---:|" * len(found)]
-    for name in METRICS:
-        for tool in TOOLS:
-            values = [m[tool].get(name) for m in found.values()]
-            if any(value is not None for value in values):
-                shown = " | ".join("-" if v is None else f"{v:.4g}" for v in values)
-                lines.append(f"| {name if tool == TOOLS[0] else ''} | {tool} | {shown} |")
-    return lines
 
 
 def _info_s(server: Server) -> float:
@@ -340,12 +301,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         comparison.save()
     for line in table(comparison.cells):
         print(line)
-    for key, cell in comparison.cells.items():
-        causes = {reason for run in cell["tokgate"] for reason in run["void"]}
-        if causes:
-            comparison.notes.append(
-                f"{key}: void, {len(cell['tokgate']) - len(valid(cell))} runs: {min(causes)}"
-            )
+    comparison.notes += void_notes(comparison.cells)
     for note in [
         *(f"INCOMPARABLE: {o}" for o in comparison.facts.get("incomparable", ())),
         *comparison.notes,

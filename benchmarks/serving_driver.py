@@ -3,11 +3,11 @@
     PYTHON benchmarks/serving_driver.py [LAUNCHER.py]
 
 Of an environment whose engine starts through a file of its own (the CPU engine's), that file is loaded first,
-since it mends what the imports need. It imports the module (10 to 60 s, mostly torch), prints ``ready VERSION``,
-and for each line of standard input, ``{"argv": [...], "log": PATH}``, forks, lets the child run
-``bench_serving``'s own command line on these arguments, and prints ``done EXIT_CODE CPU_S WALL_S``. Each run is a
-process of its own, as it would be by hand. It ends with its standard input. It runs where SGLang is
-installed, so it imports nothing of tokgate.
+since it mends what the imports need. It imports the module (10 to 60 s, mostly torch), prints
+``ready VERSION DATA_SETS``, and for each line of standard input, ``{"argv": [...], "log": PATH}``, forks, lets the
+child run ``bench_serving``'s own command line on these arguments, and prints ``done EXIT_CODE CPU_S WALL_S``. Each
+run is a process of its own, as it would be by hand. It ends with its standard input. It runs where
+SGLang is installed, so it imports nothing of tokgate.
 """
 
 from __future__ import annotations
@@ -45,6 +45,14 @@ def load() -> object:
     raise SystemExit(f"no {' or '.join(NAMES)} with a command line in this environment")
 
 
+def data_sets() -> list[str]:
+    """Names of the data sets that it knows; none where they are not listed."""
+    try:
+        return sorted(importlib.import_module("sglang.benchmark.datasets").DATASET_MAPPING)
+    except (ModuleNotFoundError, AttributeError):
+        return []
+
+
 def child(module: object, argv: list[str], log: str) -> None:
     """One run; never returns."""
     code = 1
@@ -71,7 +79,7 @@ def main() -> None:
     mended = runpy.run_path(sys.argv[1], run_name="launcher") if len(sys.argv) > 1 else {}
     module = load()
     assert mended is not None
-    print(f"ready {version('sglang')}", flush=True)
+    print(f"ready {version('sglang')} {' '.join(data_sets())}", flush=True)
     for line in sys.stdin:
         job = json.loads(line)
         began = time.monotonic()

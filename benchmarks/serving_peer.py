@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,6 +16,7 @@ import numpy as np
 
 from benchmarks.client_truth import HERE
 from tokgate.config.engine import Engine
+from tokgate.config.workloads import Workload
 from tokgate.errors import HostFault
 from tokgate.load.client import Measurement
 
@@ -40,6 +43,7 @@ class Driver:
         self._folder = folder
         self._runs = 0
         self.version = ""
+        self.data_sets: tuple[str, ...] = ()
         folder.mkdir(parents=True, exist_ok=True)
         env = {**os.environ, **engine.env}
         if engine.pythonpath:
@@ -53,6 +57,7 @@ class Driver:
                 stderr=errors,
                 text=True,
                 env=env,
+                start_new_session=True,
             )
 
     def ready(self, within_s: float) -> None:
@@ -65,7 +70,12 @@ class Driver:
         if words[:1] != ["ready"]:
             lines = (self._folder / "driver.log").read_text(errors="replace").splitlines()[-4:]
             raise HostFault(f"bench_serving cannot be imported within {within_s:.0f} s", lines)
-        self.version = words[1]
+        self.version, self.data_sets = words[1], tuple(words[2:])
+
+    @property
+    def takes_prompts(self) -> bool:
+        """Whether it can be given token ids (0.5.15); else its random ones must do (0.5.23 dropped that)."""
+        return "autobench" in self.data_sets
 
     def run(self, arguments: Sequence[str], within_s: float) -> dict[str, object]:
         """One run; returns its result, with ``cpu_s`` and ``wall_s`` of its process.
@@ -98,13 +108,17 @@ class Driver:
 
     def close(self) -> None:
         """End the process and the run that may be in it."""
-        self._process.kill()
+        self._kill()
         self._process.wait()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _answer(self, within_s: float) -> list[str]:
         """Words of the next line; empty when none comes in time."""
         assert self._process.stdout is not None
-        timer = threading.Timer(max(0.1, within_s), self._process.kill)
+        timer = threading.Timer(max(0.1, within_s), self._kill)
         timer.start()
         try:
             return self._process.stdout.readline().split()
@@ -112,13 +126,29 @@ class Driver:
             timer.cancel()
 
 
-def arguments(url: str, model: Path, dataset: Path, requests: int, concurrency: int) -> list[str]:
-    """The command line of ``bench_serving`` for a closed loop over the prompts in ``dataset``."""
+def arguments(url: str, model: Path, load: Workload, dataset: Path | None) -> list[str]:
+    """The command line of ``bench_serving`` for a closed loop.
+
+    Args:
+        url: of the server.
+        model: folder with a tokenizer.
+        load: what tokgate asks for.
+        dataset: of :func:`write_dataset`; without it random token ids in the same lengths.
+    """
+    chosen = ["--dataset-name", "autobench", "--dataset-path", str(dataset)]
+    if dataset is None:
+        lengths = (
+            "--random-input-len",
+            load.prompts.length_tokens,
+            "--random-output-len",
+            load.output_tokens,
+        )
+        chosen = ["--dataset-name", "random-ids", "--tokenize-prompt", "--random-range-ratio", "1"]
+        chosen += map(str, lengths)
     return [
         *("--backend", "sglang", "--base-url", url, "--model", str(model), "--tokenizer", str(model)),
-        *("--dataset-name", "autobench", "--dataset-path", str(dataset), "--num-prompts", str(requests)),
-        *("--max-concurrency", str(concurrency), "--warmup-requests", "1", "--flush-cache", "--disable-tqdm"),
-        *("--ready-check-timeout-sec", "0"),
+        *("--num-prompts", str(load.requests), "--max-concurrency", str(load.concurrency), *chosen),
+        *("--warmup-requests", "1", "--flush-cache", "--disable-tqdm", "--ready-check-timeout-sec", "0"),
     ]
 
 
