@@ -31,6 +31,10 @@ def make(
         int | None, typer.Option("--near-tie", help="every n-th token is a near-tie, to test tie handling")
     ] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="processes (default: one a core)")] = None,
+    target_of: Annotated[
+        Path | None,
+        typer.Option("--target-of", help="a pair with the same target: link its files, make the draft alone"),
+    ] = None,
 ) -> None:
     """Write a pair whose greedy output and accept length are known beforehand."""
     from rich.console import Console
@@ -61,6 +65,7 @@ def make(
             near_tie=near_tie,
             workers=workers,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
+            target_of=target_of,
         )
     typer.echo(f"target  {out / 'target'}")
     typer.echo(f"draft   {out / 'draft'}")

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokgate.errors import ResultsUnwritable, UsageFault
+from tokgate.errors import ModelMissing, ResultsUnwritable, UsageFault
 from tokgate.models.config_file import model_config
 from tokgate.models.dial import Dial, choose_dial
 from tokgate.models.draft import draft_tensors
@@ -68,6 +68,7 @@ def make(
     near_tie: int | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
+    target_of: Path | None = None,
 ) -> Truth:
     """Write ``out/target``, ``out/draft`` and ``out/truth.json``.
 
@@ -78,9 +79,13 @@ def make(
         steps: draft steps for which the accept length holds (topk 1).
         near_tie: every n-th phase ends in a near-tie.
         workers: processes; by default one a core.
+        target_of: a pair with the same target, whose files are linked (copied to another disk) instead of
+            made; its digests are taken over, not checked.
 
     Raises:
-        UsageFault: an unknown preset, a dial that cannot be had, or ``out`` holds something else.
+        UsageFault: an unknown preset, a dial that cannot be had, ``out`` holds something else, or
+            ``target_of`` has another target.
+        ModelMissing: ``target_of`` holds no pair, or not all of its files.
         ResultsUnwritable: too little space, or the folder cannot be written.
     """
     dial = choose_dial(accept_length, agreement, wrong_every, steps)
@@ -89,7 +94,10 @@ def make(
     dial.check(found.phases)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / NAME).is_file())):
         raise UsageFault(f"{out}: exists and is not a pair; give another folder")
+    shared = {} if target_of is None else _shared(target_of, recipe)
     plans = _plans(recipe)
+    if shared:
+        del plans["target"]
     total = sum(shard.nbytes for shards in plans.values() for shard in shards)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -99,6 +107,9 @@ def make(
         raise ResultsUnwritable(f"{out}: cannot be written: {error.strerror}") from error
     try:
         digests = _write(recipe, plans, temporary, total, workers, progress)
+        for name, (source, digest) in shared.items():
+            _link(source, temporary / name)
+            digests[name] = digest
         truth = describe(recipe.rule(), near_tie, dict(sorted(digests.items())))
         _write_text(temporary / NAME, dump(truth))
         temporary.chmod(0o755)
@@ -132,6 +143,32 @@ def ensure(
         ):
             return truth
     return make(preset, out, seed=seed, accept_length=accept_length, steps=steps)
+
+
+def _shared(other: Path, recipe: Recipe) -> dict[str, tuple[Path, str]]:
+    """Files of another pair's target: name -> where it is and its digest."""
+    truth = load_truth(other)
+    theirs = (truth.preset, truth.seed, truth.near_tie)
+    ours = (recipe.preset, recipe.seed, recipe.near_tie)
+    if theirs != ours:
+        raise UsageFault(
+            f"{other}: has another target: preset, seed, near-tie {theirs} for {ours}",
+            ["a target depends on these three alone; the dial changes only the draft"],
+        )
+    files = {n: (other / n, digest) for n, digest in truth.files.items() if n.startswith("target/")}
+    missing = [source for source, _ in files.values() if not source.is_file()]
+    if missing:
+        raise ModelMissing(f"{missing[0]}: is missing", ["make that pair again"])
+    return files
+
+
+def _link(source: Path, copy: Path) -> None:
+    """A hard link: the bytes stay while either pair does. A copy where there can be none."""
+    copy.parent.mkdir(exist_ok=True)
+    try:
+        copy.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, copy)
 
 
 def tensors_of(rule: Rule, part: str) -> Iterator[Tensor]:
