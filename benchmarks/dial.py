@@ -128,6 +128,12 @@ def main() -> int:
     option("--prompts", type=int, default=200, help="for each server")
     option("--prompts-eager", type=int, default=64, help="for one without graphs")
     option("--new-tokens", type=int, default=256)
+    option(
+        "--backends",
+        type=lambda text: text.split(","),
+        default=["auto"],
+        help="with which 8b is made, in turn",
+    )
     option("--cycles", type=int, default=2, help="of the dial, in the long request")
     options = parser.parse_args()
     unknown = set(options.parts) - set(PARTS)

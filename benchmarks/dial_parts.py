@@ -19,9 +19,10 @@ from tokgate.gate.judge import ALL_REJECTED
 from tokgate.models import guard
 from tokgate.models.dial import Dial
 from tokgate.models.maker import Recipe, make
+from tokgate.models.rule import FIRST_GENERATED
 
 NEAR_TIE = 8
-"""Every eighth token of the near-tie pair is one."""
+"""Every eighth token of the near-tie pair is one, or more rarely where the vocabulary has too few spare ids."""
 
 
 def baseline(bench: Bench, questions: Questions, expected: Future[Expected]) -> None:
@@ -151,7 +152,10 @@ def tie(bench: Bench, questions: Questions) -> None:
     )
     answers: dict[str, parity.Answers] = {}
     with bench.row("near-tie"):
-        make(bench.preset.name, folder, accept_length=length, steps=STEPS, near_tie=NEAR_TIE)
+        produced = bench.preset.phases * bench.preset.values
+        spare = bench.preset.vocab - FIRST_GENERATED - produced
+        every = max(NEAR_TIE, produced // spare + 2)
+        make(bench.preset.name, folder, accept_length=length, steps=STEPS, near_tie=every)
 
         def reference() -> None:
             with bench.fleet.server(bench.profile("near-tie-baseline"), folder) as server:
@@ -187,9 +191,17 @@ def tie(bench: Bench, questions: Questions) -> None:
 def large_made(bench: Bench, folder: Path) -> None:
     """Make the 8b pair by the command line, alone on the machine."""
     with bench.row("8b made"):
-        took = command(bench, "model", "make", "8b", "--accept-length", "2.5", "--out", str(folder))
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        bench.add(Row("8b made", took < 60, f"{size / 2**30:.1f} GiB in {took:.1f} s (limit 60)", took))
+        took = {
+            name: command(
+                bench, *f"model make 8b --accept-length 2.5 --backend {name} --out {folder}".split()
+            )
+            for name in bench.options.backends
+        }
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**30
+        text = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in took.items())
+        bench.add(
+            Row("8b made", max(took.values()) < 60, f"{size:.1f} GiB: {text} (limit 60)", sum(took.values()))
+        )
 
 
 def large_verified(bench: Bench, folder: Path) -> None:
