@@ -54,9 +54,7 @@ def test_processes_and_shards_do_not_change_the_weights(pair, tmp_path, monkeypa
         assert all((np.asarray(one.raw(n)) == np.asarray(many.raw(n))).all() for n in one.entries)
 
 
-def test_bfloat16_pair_holds_up(tmp_path, monkeypatch):
-    small = dataclasses.replace(presets.PRESETS["tiny"], name="tiny-bf16", dtype="bfloat16")
-    monkeypatch.setattr(presets, "PRESETS", {**presets.PRESETS, "tiny-bf16": small})
+def test_bfloat16_pair_holds_up(tmp_path, bfloat16_preset):
     make("tiny-bf16", tmp_path / "pair", accept_length=2.5)
     report = checkup.verify(tmp_path / "pair")
     assert report.faults == []
