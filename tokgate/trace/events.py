@@ -165,8 +165,9 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
             yield chunk
         return
     unpacker = zlib.decompressobj(wbits=31)
-    while data := file.read(_CHUNK // 8):
-        while data:
+    while data := file.read(max(_CHUNK // 8, 1)):
+        more = True
+        while more:
             try:
                 chunk = unpacker.decompress(data, _CHUNK)
             except zlib.error:
@@ -174,10 +175,12 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
             if chunk:
                 yield chunk
             data = unpacker.unconsumed_tail
+            more = bool(data) or len(chunk) == _CHUNK
             if unpacker.eof:
                 # Several gzip files may stand one behind the other.
                 data = unpacker.unused_data
                 unpacker = zlib.decompressobj(wbits=31)
+                more = bool(data)
 
 
 def is_trace(path: Path) -> bool:
