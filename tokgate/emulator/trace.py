@@ -32,7 +32,12 @@ KERNELS = {
 }
 # The parts of a step in the order in which the scheduler launches them.
 ORDER = ("prefill", "decode", "draft", "verify", "draft_extend")
-MODES = {"decode": "DECODE", "verify": "TARGET_VERIFY", "draft_extend": "DRAFT_EXTEND_V2", "prefill": "EXTEND"}
+MODES = {
+    "decode": "DECODE",
+    "verify": "TARGET_VERIFY",
+    "draft_extend": "DRAFT_EXTEND_V2",
+    "prefill": "EXTEND",
+}
 # First patch release of 0.5 with spans of forward passes, and with spans of speculation and the scheduler.
 PASS_SPANS_SINCE, ALL_SPANS_SINCE = 13, 15
 LAUNCH_US = 8.0
@@ -87,7 +92,9 @@ class Tracer:
             at_us += length_us
             call_us += 2 * LAUNCH_US
         if self._patch >= ALL_SPANS_SINCE:
-            self._span("user_annotation", "scheduler.run_batch", begin_s * 1e6 - 2, call_us - begin_s * 1e6, 0)
+            self._span(
+                "user_annotation", "scheduler.run_batch", begin_s * 1e6 - 2, call_us - begin_s * 1e6, 0
+            )
         if self._left is not None:
             self._left -= 1
         return self._left == 0
