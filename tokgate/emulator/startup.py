@@ -17,6 +17,7 @@ LOADER = "Multi-thread loading shards: "
 # Recorded of 0.5.15 (old) and 0.5.23 (new); where between them it changed is not known.
 NEW_INIT_WORDING = 20
 DRAFT_LOG_ALL_RANKS_UNTIL = 11
+LATE_RANK_S = 2.5
 
 
 class SchedulerError(RuntimeError):
@@ -162,6 +163,8 @@ class Startup:
         if not args["emulated_decode_graphs"]:
             self._fail("capture")
             return
+        if settings.faults.has("late-rank", f"TP{self._rank}"):
+            time.sleep(LATE_RANK_S)
         if settings.speculative:
             self._capture("target verify", args["speculative_num_draft_tokens"], "capture_target_s", 0.06)
         else:
