@@ -138,7 +138,7 @@ class Startup:
 
     def _kv_cache(self) -> None:
         tokens = kv_tokens(self._settings.args)
-        self._pause("kv_cache_s")
+        time.sleep(self._times["kv_cache_s"] / 2)
         self._fail("kv-cache")
         for share in (1.0, 0.25) if self._settings.speculative else (1.0,):
             size = min(tokens * 15.26e-6 * share, self._free * 0.4)
@@ -148,6 +148,8 @@ class Startup:
                 f"K size: {size:.2f} GB, V size: {size:.2f} GB"
             )
             self._log.line(f"Memory pool end. avail mem={self._free:.2f} GB")
+        # Attention backends are set up between the cache and the captures.
+        time.sleep(self._times["kv_cache_s"] / 2)
 
     def _capture_target(self) -> None:
         settings, args = self._settings, self._settings.args
