@@ -20,7 +20,7 @@ def visible(engine: Engine) -> tuple[str, ...] | None:
     nvml = gpu.open_nvml()
     if isinstance(nvml, str):
         return None
-    return tuple(nvml.gpu(index).name for index in gpu.visible_indices(nvml, engine.env, nvml.count))
+    return tuple(nvml.names(gpu.visible_indices(nvml, engine.env, nvml.count)))
 
 
 def lacking(profile: Profile, names: tuple[str, ...] | None) -> str | None:
