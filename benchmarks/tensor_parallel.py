@@ -4,8 +4,8 @@
     python -m benchmarks.tensor_parallel --engine emulated --out OUT --budget-s 120
 
 First three servers start beside each other, none of them timed: one is looked at (captures of every rank, the
-environment and versions that each rank has, a trace), then a rank of it is suspended in decode; of the second a
-rank is suspended for a while before its captures; of the third for good in a capture. Then the gate measures the
+environment and versions that each rank has, a trace); of the second a rank is suspended for a while before its
+captures, then for good in decode; of the third for good in a capture. Then the gate measures the
 profiles ``tp2-*`` one after the other, with gates of one GPU beside it that must be refused or wait. Everything is
 written as soon as it is seen. Exit code 0 only when all that was asked was seen; what there was no time for, or
 cannot be on this host, is said and is not a success.
@@ -69,7 +69,8 @@ def _prepare(host: Host, options: argparse.Namespace) -> None:
         "kind": engine.kind, "version": engine.version, "python": engine.python, "launcher": list(engine.launcher),
         "pythonpath": list(engine.pythonpath), "env": dict(engine.env),
     }  # fmt: skip
-    (host.out / "engine.yaml").write_text(yaml.safe_dump(known), encoding="utf-8")
+    (host.out / "gpu").mkdir(exist_ok=True)
+    (host.out / "gpu" / "engine.yaml").write_text(yaml.safe_dump(known), encoding="utf-8")
     if engine.kind == "emulated":
         return
     folder = host.out / "model"
@@ -103,11 +104,13 @@ def main() -> int:
     parser.add_argument("--budget-s", type=float, default=420.0)
     parser.add_argument("--tp", type=int, default=2, help="ranks of the servers of the first phase")
     parser.add_argument("--only", choices=("servers", "gate"), help="one phase alone")
+    parser.add_argument("--config-folder", type=Path, default=ROOT / "perf_tests", help="as of tokgate gate")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     host = Host(
         engine=resolve_engine(options.engine, ROOT / "environments"), target=options.target, draft=options.draft,
         out=options.out.resolve(), until_s=time.monotonic() + options.budget_s, tp=options.tp,
+        config=options.config_folder.resolve(),
     )  # fmt: skip
     _prepare(host, options)
     attempt(host, "host", _links)

@@ -52,6 +52,7 @@ class Host:
 
     Attributes:
         until_s: monotonic time at which the script must have ended.
+        config: folder of profiles, workloads and limits.
         look_start_s: how long the start of the server that is looked at lasted, seconds.
     """
 
@@ -63,6 +64,7 @@ class Host:
     tp: int = 2
     began_s: float = field(default_factory=time.monotonic)
     seen: list[Seen] = field(default_factory=list)
+    config: Path = ROOT / "perf_tests"
     look_start_s: float | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -97,7 +99,7 @@ class Host:
 
     def profile(self, name: str, **changes: Any) -> Profile:
         """A shipped profile with as many ranks as there are here, small enough for several beside each other."""
-        found = load_profiles(ROOT / "perf_tests" / "profiles.yaml").get(name)
+        found = load_profiles(self.config / "profiles.yaml").get(name)
         small = {"tp": self.tp, "mem_fraction": 0.3, "max_total_tokens": 32768, "cuda_graph_max_bs": 8}
         return replace(found, **{**small, "max_running_requests": 8, **changes})
 
@@ -130,7 +132,7 @@ class Host:
         env = {**engine.env, **asked.env, **profile.env, "TRIAL": f"{name}-{os.getpid()}"}
         if paths := [*engine.pythonpath, *([str(ROOT)] if "tokgate.emulator" in engine.launcher else [])]:
             env["PYTHONPATH"] = os.pathsep.join(paths)
-        usual = load_gate(ROOT / "perf_tests" / "gate.yaml").deadlines.floors
+        usual = load_gate(self.config / "gate.yaml").deadlines.floors
         deadlines = usual.get(engine.kind, PhaseFloors()).model_copy(update={"spawn_s": 60.0, **floors})
         return LaunchSpec(
             profile=profile, engine=engine, argv=tuple(argv), env=env, host="127.0.0.1", port=port,

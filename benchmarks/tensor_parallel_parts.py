@@ -29,7 +29,7 @@ DECODE = Workload("decode", 4, 4, 3000, Prompts(length_tokens=64))
 
 
 def look(host: Host, quiet: threading.Event) -> None:
-    """Rank table, truth of the environment, a trace, and a rank suspended in decode.
+    """Rank table, truth of the environment, versions, a trace.
 
     Args:
         quiet: set when nothing else runs on these GPUs: the trace waits for it, if there is time.
@@ -43,14 +43,16 @@ def look(host: Host, quiet: threading.Event) -> None:
         _environment(host, server)
         quiet.wait(max(0.0, min(90.0, host.left_s - 120)))
         _trace(host, server)
-        _hang_in_decode(host, server)
     finally:
         server.stop()
         host.keep(server.log_path, "look")
 
 
 def slow_rank(host: Host) -> None:
-    """One rank is suspended before the captures and goes on: it must be named, not the one that waited."""
+    """One rank is suspended before the captures and goes on: it must be named, not the one that waited.
+
+    Then a rank of the same server is suspended for good in decode.
+    """
     rank = host.ranks[-1]
     plant = Plant(rank, rf" {rank}\] KV Cache is allocated", SLOW_S)
     floors = {"capture_s": 120.0, "kv_cache_s": 120.0, "weights_s": 120.0}
@@ -66,6 +68,7 @@ def slow_rank(host: Host) -> None:
         )
         blamed = [line for line in odd if line.startswith("TP0 took") and "GB" not in line]
         host.say("slow-rank", "the rank that waited is not blamed", not blamed, "; ".join(blamed))
+        _hang_in_decode(host, server)
     finally:
         server.stop()
         host.keep(server.log_path, "slow-rank")
