@@ -18,6 +18,7 @@ LOADER = "Multi-thread loading shards: "
 NEW_INIT_WORDING = 20
 DRAFT_LOG_ALL_RANKS_UNTIL = 11
 LATE_RANK_S = 2.5
+NCCL = "2.28.9"
 
 
 class SchedulerError(RuntimeError):
@@ -92,6 +93,13 @@ class Startup:
 
     def _distributed(self, used_gb: float) -> None:
         began = time.monotonic()
+        if (
+            used_gb
+            and self._rank == 0
+            and self._settings.ranks > 1
+            and self._settings.args["device"] != "cpu"
+        ):
+            self._log.line(f"sglang is using nccl=={NCCL}")
         if self._settings.patch >= NEW_INIT_WORDING:
             self._parallel(used_gb)
             return
