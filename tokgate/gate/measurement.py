@@ -28,6 +28,7 @@ from tokgate.load.client import Deadlines, Stall, measure
 from tokgate.load.sample import Audit, Identity, Sample
 from tokgate.server.running import Server
 from tokgate.server.timeline import Capture
+from tokgate.server.truth import Variable
 from tokgate.sglang.http import resolved
 
 __all__ = ["Cancelled", "Measured", "Measurer", "Started"]
@@ -55,7 +56,10 @@ class Started:
         odd_captures: ranks that differ from the others, in words.
         overrides: where the server runs with something else than was asked, in words.
         environments: what each worker process really has, by its title.
+        variables: the same by variable, with who gave it.
+        libraries: versions that each process has loaded, by its title.
         nccl_version: ``None`` when the log does not give it.
+        ranks: tensor-parallel size that was asked for.
     """
 
     sample: Sample
@@ -64,7 +68,10 @@ class Started:
     odd_captures: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    variables: tuple[Variable, ...] = ()
+    libraries: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     nccl_version: str | None = None
+    ranks: int = 1
 
 
 class Measurer:
@@ -126,7 +133,10 @@ class Measurer:
             odd_captures=tuple(server.odd_captures),
             overrides=tuple(map(str, server.resolved())),
             environments=server.environments,
+            variables=server.variables,
+            libraries=server.libraries,
             nccl_version=server.nccl_version,
+            ranks=profile.tp,
         )
 
     def workload(self, server: Server, profile: Profile, workload: Workload) -> Measured:
@@ -309,7 +319,7 @@ class Measurer:
             engine=engine.kind,
             engine_name=engine.name,
             sglang_version=server.version or self._setup.engine.version,
-            host_class=self._setup.host_class,
+            host_class=self._setup.host_classes[profile.name],
             profile=profile.name,
             profile_digest=profile.digest,
             workload=workload,

@@ -177,7 +177,9 @@ class Starter:
     def _usual_s(self, profile: Profile) -> dict[str, float]:
         """Usual seconds by phase, from the stored start-up baseline of this host class, if there is one."""
         setup = self._setup
-        stored = baselines.read(setup.request.baselines, setup.host_class, profile.name, STARTUP)
+        stored = baselines.read(
+            setup.request.baselines, setup.host_classes[profile.name], profile.name, STARTUP
+        )
         if stored is None:
             return {}
         usual: dict[str, float] = {}
