@@ -146,12 +146,16 @@ class BlockRunner:
         return block
 
     def launches(self, arm: str, workload: str, metric: str) -> list[list[float]]:
-        """Runs of a metric by block, of the blocks that have it on every arm; paired across arms."""
+        """Runs of a metric by block, of the blocks that have it on every arm; paired across arms.
+
+        A value of 0 is no measurement (the median gap of a run whose steps mostly came in merged reads) and
+        is left out.
+        """
         return [
-            block.arms[arm].workloads[workload].series(metric)
+            _told(block.arms[arm].workloads[workload], metric)
             for block in self.blocks
             if all(
-                workload in side.workloads and side.workloads[workload].series(metric)
+                workload in side.workloads and _told(side.workloads[workload], metric)
                 for side in block.arms.values()
             )
         ]
@@ -179,6 +183,10 @@ class BlockRunner:
                 with _of(name):
                     extras[name] = launched.extras(name)
         return {name: MeasuredArm(found[name], extras[name]) for name in names}
+
+
+def _told(measured: Measured, metric: str) -> list[float]:
+    return [value for value in measured.series(metric) if value > 0]
 
 
 @contextmanager

@@ -56,6 +56,7 @@ class Deciding:
         self._final = final
         self.questions = tuple(questions)
         self._arms = reference, candidate
+        self._judged: dict[Question, Decision] = {}
         self._answers: dict[Question, Decision] = {}
 
     def decision(self, question: Question) -> Decision | None:

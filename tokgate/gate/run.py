@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 
@@ -20,10 +20,12 @@ from tokgate.gate.claim import claim
 from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.faults import verdict_of
 from tokgate.gate.judge import SPEED, Judge
+from tokgate.gate.launches import judge_launches
 from tokgate.gate.measurement import Measurer
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.results import Results, write_text
-from tokgate.gate.settling import Asked, Settling
+from tokgate.gate.rooflines import Rooflines
+from tokgate.gate.settling import Asked, Settling, open_questions
 from tokgate.gate.setup import Setup
 from tokgate.gate.share import of_how_many
 from tokgate.gate.start import Starter
@@ -31,9 +33,6 @@ from tokgate.load import prompts
 from tokgate.report.markdown import report
 from tokgate.server.teardown import Teardown
 from tokgate.verdict import Kind, Verdict
-
-SETTLED = ("output_tok_s", "ttft_s_p50", "step_ms_p50")
-"""Metrics whose verdicts blocks can settle."""
 
 SMALL_VOCABULARY = 1000
 """Prompts of parity stay below this where the model's vocabulary is not known here."""
@@ -84,12 +83,14 @@ class Run:
             shares = of_how_many() * verdicts * (1 if setup.reference is None else 2)
             self.judge = Judge(setup.gate, setup.request.baselines, self._accept_command(), shares)
             self.comparisons = Comparisons(setup.gate)
+            self._rooflines = Rooflines(setup.engine, self._starter)
             measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
             self.campaign = Campaign(
                 [self._planned(name, measured) for name in self._with_references(profiles)],
                 self._starter,
-                Measurer(setup, self.results, self._starter),
-                side_by_side=setup.engine.kind == "emulated",
+                Measurer(setup, self.results, self._starter, beside=lambda: self.campaign.processes()),
+                side_by_side=setup.engine.kind == "emulated" and setup.request.start_together == 1,
+                together=setup.request.start_together,
             )
             self._measured = measured
             self._settling = None
@@ -139,38 +140,17 @@ class Run:
         profile = self.setup.profiles[name]
         is_reference = any(other.reference == name for other in self.setup.profiles.values())
         cases = self.cases if is_reference or profile.speculation else {}
-        return Planned(profile, workloads, cases, is_reference, self.setup.request.startup_repeats)
+        asked = self.setup.request
+        return Planned(profile, workloads, cases, is_reference, asked.startup_repeats, asked.trace_steps > 0)
 
     def against_baseline(self, visit: Visit, workload: Workload, metric: str) -> Verdict:
         """One gated metric against its stored baseline; what that leaves open, by blocks, within the budget."""
         verdict = self.judge.against_baseline(visit.measured(workload), metric)
         if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None or self.setup.reference is None:
             return verdict
-        open_: list[Asked] = []
-        for other in self._measured:
-            with suppress(TokgateError):
-                measured = visit.measured(other)
-                identity = measured.samples[0].identity
-                open_ += [
-                    Asked(other.name, name, identity)
-                    for name in SETTLED
-                    if name in self.setup.gate.metrics
-                    and self.judge.against_baseline(measured, name).kind is Kind.INCONCLUSIVE
-                ]
-        asked = next((a for a in open_ if (a.workload, a.metric) == (workload.name, metric)), None)
-        return verdict if asked is None else self._settling.build(verdict, asked, open_, self._measured)
-
-    def net_gain(self, visit: Visit, workload: Workload) -> Verdict:
-        """A speculative profile against its reference; what one launch a side leaves open, by blocks."""
-        measured = visit.measured(workload)
-        reference = self.setup.profiles[self.reference(visit.profile)]
-        verdict = self.judge.net_gain(
-            workload, measured, self.campaign.visit(reference.name).measured(workload)
-        )
-        if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None:
-            return verdict
-        asked = Asked(workload.name, SPEED, measured.samples[0].identity)
-        return self._settling.gain(verdict, asked, reference, (workload,))
+        asked = Asked(workload.name, metric, visit.measured(workload).samples[0].identity)
+        open_ = open_questions(visit, self._measured, self.judge)
+        return self._settling.build(verdict, asked, open_, self._measured) if asked in open_ else verdict
 
     def accept_length(self, visit: Visit, workload: Workload) -> Verdict:
         """Accept length: exactly, where the model's is known beforehand; else against the stored baseline."""
@@ -208,6 +188,25 @@ class Run:
         partner = self.setup.partner(visit.profile.name, ATTENTION_MODE)
         other = None if partner is None else self.campaign.visit(partner).measured(workload)
         return self.comparisons.attention_mode(measured, other, visit.facts())
+
+    def launches(self, visit: Visit, workload: Workload) -> Verdict:
+        """Whether every part of a step is launched as its graph, from a trace of the profiler."""
+        measured, traced = visit.measured(workload), visit.traced(workload)
+        return judge_launches(visit.profile, measured, traced, self._rooflines.lines(visit, workload))
+
+    def net_gain(self, visit: Visit, workload: Workload) -> Verdict:
+        """A speculative profile against its reference: is speculation a gain, and what stands in its way; what
+        one launch a side leaves open, by blocks, within the budget."""
+        measured = visit.measured(workload)
+        reference = self.setup.profiles[self.reference(visit.profile)]
+        traced = visit.traced(workload) if self.setup.request.trace_steps else None
+        cycles = None if traced is None else traced.cycles
+        against = self.campaign.visit(reference.name).measured(workload)
+        verdict = self.judge.net_gain(workload, measured, against, cycles)
+        if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None:
+            return verdict
+        asked = Asked(workload.name, SPEED, measured.samples[0].identity)
+        return self._settling.gain(verdict, asked, reference, (workload,))
 
     def parity(self, name: str, visit: Visit) -> Verdict:
         """Greedy parity of a profile with its reference, on one case."""

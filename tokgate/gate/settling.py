@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +22,15 @@ from tokgate.gate.bench import Bench
 from tokgate.gate.block_plan import RUNS_PER_ARM, Arm, BlockPlan
 from tokgate.gate.block_words import Answer, answered, ends_gain
 from tokgate.gate.blocks import BlockRunner
+from tokgate.gate.campaign import Visit
 from tokgate.gate.deciding import Deciding, Question, spend
+from tokgate.gate.judge import Judge
 from tokgate.gate.setup import Setup
 from tokgate.load.sample import Identity
-from tokgate.verdict import Verdict
+from tokgate.verdict import Kind, Verdict
+
+SETTLED = ("output_tok_s", "ttft_s_p50", "step_ms_p50")
+"""Metrics whose verdicts on a build blocks can settle."""
 
 MakeBench = Callable[[Setup, BlockPlan, Path], Bench]
 
@@ -234,3 +240,17 @@ def _with(verdict: Verdict, notes: Sequence[str]) -> Verdict:
         verdict.files,
         verdict.evidence,
     )
+
+
+def open_questions(visit: Visit, workloads: Sequence[Workload], judge: Judge) -> list[Asked]:
+    """What the stored baselines of a profile leave open, of every workload that could be measured."""
+    found: list[Asked] = []
+    for workload in workloads:
+        with suppress(TokgateError):
+            measured = visit.measured(workload)
+            found += [
+                Asked(workload.name, metric, measured.samples[0].identity)
+                for metric in SETTLED
+                if judge.gates(metric) and judge.against_baseline(measured, metric).kind is Kind.INCONCLUSIVE
+            ]
+    return found

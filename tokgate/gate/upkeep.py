@@ -9,7 +9,7 @@ from tokgate.config.workloads import load_workloads
 from tokgate.errors import UsageFault
 from tokgate.gate import calibrations
 from tokgate.gate.setup import Setup
-from tokgate.gate.start import STARTUP
+from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
 
 STANDS_FOR = "output_tok_s"
 """The metric whose calibration stands for all of a case: blocks calibrate all of them at once."""
@@ -24,25 +24,37 @@ def remarks(setup: Setup, now: datetime.datetime | None = None) -> list[str]:
     """
     found = _orphans(setup)
     if setup.engine.kind != "emulated" or setup.request.budget_minutes is not None:
-        cases = [(profile, workload) for profile in setup.profile_names() for workload in setup.workloads]
         try:
-            found += calibrations.remarks(
-                setup.request.baselines,
-                setup.host_class,
-                cases,
-                STANDS_FOR,
-                now or datetime.datetime.now(datetime.UTC),
-            )
+            for host_class, profiles in _by_class(setup).items():
+                cases = [(profile, workload) for profile in profiles for workload in setup.workloads]
+                at = now or datetime.datetime.now(datetime.UTC)
+                found += calibrations.remarks(setup.request.baselines, host_class, cases, STANDS_FOR, at)
         except UsageFault as fault:
             found.append(f"calibration: {fault.headline}")
+    return found
+
+
+def _by_class(setup: Setup) -> dict[str, list[str]]:
+    """Profiles of this run by the class under which their figures are stored."""
+    found: dict[str, list[str]] = {}
+    for name in setup.profile_names():
+        found.setdefault(setup.host_classes[name], []).append(name)
     return found
 
 
 def _orphans(setup: Setup) -> list[str]:
     """Baselines of profiles and workloads that the configuration no longer has, whatever this run selected."""
     known = load_workloads(setup.request.folder / "workloads.yaml", setup.engine.kind).workloads
-    cases = [(profile, name) for profile in setup.catalogue.profiles for name in (*known, STARTUP)]
-    found = baselines.orphans(setup.request.baselines, setup.host_class, cases)
+    cases = [
+        (profile, name)
+        for profile in setup.catalogue.profiles
+        for name in (*known, STARTUP, STARTUP_TOGETHER)
+    ]
+    found = [
+        path
+        for host_class in _by_class(setup)
+        for path in baselines.orphans(setup.request.baselines, host_class, cases)
+    ]
     if not found:
         return []
     shown = ", ".join(str(path) for path in found[:3]) + (", ..." if len(found) > 3 else "")
