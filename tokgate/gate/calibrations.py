@@ -94,7 +94,7 @@ def _can_be_judged(workload: str, values: Sequence[float], limit: Limit) -> bool
     """Whether a change by the limit would show at all: start-up phases are told apart by a poll."""
     if min(values) <= 0:
         return False
-    return workload != STARTUP or fmean(values) * limit.limit_percent / 100 >= POLL_S
+    return workload != STARTUP or limit.unit != "s" or fmean(values) * limit.limit_percent / 100 >= POLL_S
 
 
 def _runs(measured: Measured, metric: str) -> tuple[float, ...]:

@@ -71,6 +71,24 @@ class Judge:
             return JudgedCase(measured, metric, "s", measured.series(metric)).verdict(kind, headline)
         return self.against_baseline(measured, metric)
 
+    def memory(self, starts: Starts, metric: str) -> Verdict:
+        """Memory that a server took, against the stored baseline."""
+        measured = starts.measured
+        identity = measured.samples[0].identity
+        stored = baselines.read(self._stored, identity.host_class, identity.profile, identity.workload)
+        recorded = stored is not None and bool(stored.series(metric))
+        runs, unit = measured.series(metric), self._limit(metric).unit
+        case = JudgedCase(measured, metric, unit, runs)
+        if not runs and not recorded:
+            return case.verdict(Kind.NOT_APPLICABLE, f"{metric}: neither this host nor the engine tells it")
+        if stored is not None and not recorded:
+            return case.verdict(
+                Kind.INCONCLUSIVE,
+                f"{metric}: {figure(fmean(runs))} {unit}, the stored baseline was recorded without it",
+                next_command=self._accept,
+            )
+        return self.against_baseline(measured, metric)
+
     def gates(self, metric: str) -> bool:
         """Whether gate.yaml has a limit for a metric."""
         return metric in self._gate.metrics

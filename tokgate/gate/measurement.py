@@ -21,7 +21,7 @@ from tokgate.gate.runs import Measured, Runs
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER, Starter
 from tokgate.gate.traces import Traced
-from tokgate.gate.watch import Watch
+from tokgate.gate.watch import Watch, memory
 from tokgate.host.contention import difference
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure
@@ -106,13 +106,14 @@ class Measurer:
             raise Cancelled
 
     def startup(self, server: Server, profile: Profile) -> Started:
-        """The start of a server: a Sample with seconds of each phase (``<phase>_s``) and ``startup_s``,
-        and what the start showed of the server."""
+        """The start of a server: a Sample with seconds of each phase (``<phase>_s``), ``startup_s`` and the
+        memory that it took, and what the start showed of the server."""
         metrics: dict[str, float] = {}
         for phase in server.phases:
             name = f"{phase.name}_s"
             metrics[name] = metrics.get(name, 0.0) + phase.seconds
         metrics["startup_s"] = server.startup_s
+        metrics |= memory(server)
         alone = self._setup.request.start_together == 1
         sample = Sample(
             identity=self._identity(server, profile, STARTUP if alone else STARTUP_TOGETHER, "", run=0),

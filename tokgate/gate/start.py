@@ -185,7 +185,8 @@ class Starter:
         usual: dict[str, float] = {}
         for session in stored.sessions:
             for metric, values in session.samples.items():
-                usual[metric.removesuffix("_s")] = max(values)
+                if metric.endswith("_s"):
+                    usual[metric.removesuffix("_s")] = max(values)
         return usual
 
 
