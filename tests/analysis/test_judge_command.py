@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -252,3 +254,23 @@ def test_all_runs_void_is_no_verdict(make_sample, tmp_path, capsys):
     void = store(tmp_path, "b.json", [make_sample(void=(Void("steal", 0.5, 0.02, "share", ""),))])
     assert run(["judge", good, void]) == 2
     assert "all 1 runs are void: steal" in capsys.readouterr().err
+
+
+def test_ten_thousand_samples_are_judged_at_once(write):
+    """CPU time, and the quickest of three: a shared machine must not fail it."""
+    from tokgate.cli import judge
+
+    rng = np.random.default_rng(1)
+    sides = [
+        {"unit": "tok/s", "better": "higher", "launches": rng.normal(900 * f, 9, (40, 125)).tolist()}
+        for f in (1.0, 0.99)
+    ]
+    a, b = (write(f"{name}.json", side) for name, side in zip("ab", sides, strict=True))
+    plan = judge.plan_of(3.0, "higher", 0.01, 0.05, 1, 40)
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        series = [judge.read(Path(path), "output_tok_s", None) for path in (a, b)]
+        assert judge.verdict_of(*series, "output_tok_s", plan, None).kind == "PASS"
+        took.append(time.process_time() - began)
+    assert min(took) < 0.2
