@@ -109,6 +109,22 @@ def test_a_profile_that_is_equal_to_its_reference_is_no_gain(settled: Setup, tmp
     assert verdict.evidence["blocks"] < 12  # type: ignore[operator]
 
 
+def test_a_gain_that_is_likely_but_not_certain_stays_open_and_says_so(settled: Setup, tmp_path: Path) -> None:
+    short = replace(settled, request=replace(settled.request, budget_minutes=9.0))
+    found = settling(short, tmp_path, Bench(-0.03, launch_sd=0.008))
+    verdict = found.gain(OPEN, ASKED, settled.catalogue.get("baseline"), tuple(settled.workloads.values()))
+    assert verdict.kind is Kind.INCONCLUSIVE and verdict.evidence["ratio"] > 1  # type: ignore[operator]
+    assert "no loss; whether it is a gain takes more blocks" in verdict.body
+
+
+def test_without_a_reference_build_the_budget_is_for_speculative_profiles(
+    settled: Setup, tmp_path: Path
+) -> None:
+    both = replace(settled, profiles={n: settled.catalogue.get(n) for n in ("baseline", "eagle3-graphs")})
+    assert settling(both, tmp_path, Bench(0.0))._budget.share_minutes() == 30
+    assert settling(replace(both, reference=None), tmp_path, Bench(0.0))._budget.share_minutes() == 60
+
+
 def test_a_failing_candidate_is_raised_and_a_failing_reference_is_said(
     settled: Setup, tmp_path: Path
 ) -> None:

@@ -62,11 +62,8 @@ def answered(answer: Answer) -> Verdict:
         *answer.notes,
         f"before: {before.line}",
     ]
-    if answer.gain and ends_gain(decision) and kind is Kind.INCONCLUSIVE:
-        body.insert(4, f"neither a gain nor a loss: any difference is below {limit:g} %")
-    elif kind is Kind.INCONCLUSIVE:
-        more = decision.blocks_needed
-        body.insert(4, f"further blocks needed: {'cannot be foretold' if more is None else f'about {more}'}")
+    if kind is Kind.INCONCLUSIVE:
+        body.insert(4, _open_words(answer))
     samples = [
         path for block in answer.runner.blocks for path in block.arms["B"].workloads[question.workload].files
     ]
@@ -93,6 +90,17 @@ def answered(answer: Answer) -> Verdict:
             "alpha": answer.alpha,
         },
     )
+
+
+def _open_words(answer: Answer) -> str:
+    """What would decide it, or why nothing would."""
+    decision = answer.decision
+    if answer.gain and ends_gain(decision):
+        return f"neither a gain nor a loss: any difference is below {100 * decision.limit:g} %"
+    if answer.gain and decision.kind == "PASS":
+        return "no loss; whether it is a gain takes more blocks"
+    more = decision.blocks_needed
+    return f"further blocks needed: {'cannot be foretold' if more is None else f'about {more}'}"
 
 
 def of_profile(decision: Decision) -> Kind:

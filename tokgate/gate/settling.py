@@ -100,7 +100,9 @@ class Settling:
         self._make_room = make_room
         self._bench = bench
         self._clock = clock
-        self._budget = Budget(setup.request.budget_minutes, len(setup.profile_names()))
+        # Without a reference build only speculative profiles have anything to settle.
+        may_ask = setup.profile_names(*(() if setup.reference else ("speculative",)))
+        self._budget = Budget(setup.request.budget_minutes, len(may_ask))
         self._done: dict[str, tuple[Deciding | None, tuple[str, ...]]] = {}
         self._remarks: dict[tuple[str, str, str], tuple[str, ...]] = {}
 
