@@ -172,7 +172,8 @@ def page(found: Sequence[Bisections], told: Iterable[Bumps]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| {b.what} | {b.count} | {b.right} | {b.wrong} | {b.open} | {b.steps:.1f} | {b.blocks:.1f} | {b.minutes:.0f} |"
+        f"| {b.what} | {b.count} | {b.right} | {b.wrong} | {b.open} | {b.steps:.1f} | {b.blocks:.1f} "
+        f"| {b.minutes:.0f} |"
         for b in found
     ]
     lines += [
