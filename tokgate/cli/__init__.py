@@ -49,11 +49,6 @@ COMMANDS: Mapping[str, Command] = {
 USAGE = "usage: tokgate COMMAND [OPTIONS] ...   (tokgate COMMAND --help tells more)"
 
 
-def main() -> None:
-    """Entry point of the console script."""
-    raise SystemExit(run(sys.argv[1:]))
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code. Faults are printed as messages, never as tracebacks.
 

@@ -62,7 +62,13 @@ class ServerBench:
         Raises:
             ArmFailed: a server did not start (of several, the first one's fault), or did not end.
         """
-        rigs = {arm.name: self._rig(number, arm) for arm in arms}
+        rigs: dict[str, _Rig] = {}
+
+        def processes() -> list[int]:
+            """Of all servers of the block: an arm that idles is not foreign to the one that is measured."""
+            return [process.pid for rig in rigs.values() for process in rig.server.processes()]
+
+        rigs |= {arm.name: self._rig(number, arm, processes) for arm in arms}
         launched = _Launched(rigs, self._extras)
         try:
             _all_of({name: rig.start for name, rig in rigs.items()})
@@ -72,12 +78,12 @@ class ServerBench:
             ends = _all_of({name: rig.stop for name, rig in rigs.items()})
         self._judge(dict(zip(rigs, ends, strict=True)))
 
-    def _rig(self, number: int, arm: Arm) -> _Rig:
+    def _rig(self, number: int, arm: Arm, beside: Callable[[], list[int]]) -> _Rig:
         setup = replace(self._setup, engine=arm.engine)
         shelf = self._shelves[arm.name]
         seed = self._plan.seed * SEEDS_PER_PLAN + number * len(self._names) + self._names.index(arm.name)
         starter = Starter(setup, shelf, launch_seed=seed)
-        return _Rig(arm, starter, Measurer(setup, shelf, starter))
+        return _Rig(arm, starter, Measurer(setup, shelf, starter, beside=beside))
 
     def _judge(self, ends: Mapping[str, Sequence[Teardown]]) -> None:
         """A server that would not end is a hang; what it left behind is said."""

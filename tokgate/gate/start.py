@@ -27,6 +27,9 @@ HOST = "127.0.0.1"
 STARTUP = "startup"
 """The workload name under which start-up times are stored and judged."""
 
+STARTUP_TOGETHER = "startup-together"
+"""The same of servers that were started at the same time: slower, and no match for those started alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -174,7 +177,9 @@ class Starter:
     def _usual_s(self, profile: Profile) -> dict[str, float]:
         """Usual seconds by phase, from the stored start-up baseline of this host class, if there is one."""
         setup = self._setup
-        stored = baselines.read(setup.request.baselines, setup.host_class, profile.name, STARTUP)
+        stored = baselines.read(
+            setup.request.baselines, setup.host_classes[profile.name], profile.name, STARTUP
+        )
         if stored is None:
             return {}
         usual: dict[str, float] = {}
