@@ -64,7 +64,7 @@ def test_the_dry_run_knows_what_is_calibrated(tmp_path: Path) -> None:
     text = "schema: 1\nhost_class: nvidia-h200\nprofile: baseline\nworkload: chat-bs1\nmetric: output_tok_s\n"
     text += "unit: tok/s\nbetter: higher\nsessions:\n- started_at: '2026-11-29T12:00:00+00:00'\n  blocks:\n"
     text += "".join(f"  - {{first: [{100 + n}.0, 101.0], second: [{101 - n}.0, 100.0]}}\n" for n in range(20))
-    (tmp_path / "x.calibration.yaml").write_text(text)
+    (tmp_path / "x.yaml").write_text(text)
     done = bump(
         "--from=0.5.13.post1",
         "--to=0.5.15.post1",
@@ -83,7 +83,7 @@ def test_the_dry_run_knows_what_is_calibrated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--from=9.9.9", "--to=0.5.15"), "no environment here has SGLang 9.9.9"),
+        (("--from=nowhere", "--to=0.5.15"), "no engine named 'nowhere'"),
         (("--from=emulated", "--from-engine=emulated"), "give one"),
         (("--from=emulated", "--to=emulated", "--profiles=nope"), "no profile 'nope'"),
         (("--from=emulated", "--to=emulated", "--metrics=startup_s"), "not gated of workloads"),

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from tokgate.bump.defaults import defaults, settled
-from tokgate.bump.engines import engine_named, planned_engine
+from tokgate.bump.engines import engine_named, engine_of_commit, planned_engine
 from tokgate.bump.pins import pin_here, pin_of_base
 from tokgate.bump.stack import Stack, moves, read_stack
 from tokgate.config.engine import Engine
+from tokgate.environments.engine import MadeEngine
+from tokgate.environments.wanted import Wanted
 from tokgate.errors import UsageFault
 
 RECORDINGS = Path(__file__).parents[1] / "contract" / "recordings"
@@ -133,8 +135,25 @@ def test_a_version_means_the_environment_that_has_it(tmp_path: Path, monkeypatch
         folder = tmp_path / "environments" / name
         folder.mkdir(parents=True)
         (folder / "engine.yaml").write_text(f"kind: {kind}\nversion: {version}\npython: /usr/bin/python3\n")
-    assert engine_named("0.5.15").name == "b"
-    with pytest.raises(UsageFault, match=r"no environment here has SGLang 0\.5\.16") as fault:
-        engine_named("0.5.16")
-    assert "tokgate env make" in str(fault.value)
-    assert planned_engine("0.5.16").version == "0.5.16"
+    assert engine_named("0.5.15", print).name == "b"
+    planned = planned_engine("0.5.16")
+    assert (planned.version, planned.kind) == ("0.5.16", "gpu")
+    with pytest.raises(UsageFault, match="no engine named 'nowhere'"):
+        planned_engine("nowhere")
+
+
+def test_a_version_that_is_not_there_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKGATE_HOME", str(tmp_path))
+    asked = []
+
+    def make(wanted: Wanted, root: Path, say: object) -> MadeEngine:
+        asked.append(wanted)
+        path = tmp_path / "engine.yaml"
+        path.write_text("kind: gpu\nversion: 0.5.16\npython: /usr/bin/python3\n")
+        return MadeEngine("e", "0.5.16", path, path, tmp_path, built=True, wall_s=0.0)
+
+    monkeypatch.setattr("tokgate.environments.engine.make", make)
+    assert engine_named("0.5.16", print).version == "0.5.16"
+    assert (asked[0].source, asked[0].version) == ("release", "0.5.16")
+    assert engine_of_commit("abc123", tmp_path, print).version == "0.5.16"
+    assert (asked[1].source, asked[1].ref, asked[1].location) == ("commit", "abc123", str(tmp_path))

@@ -76,6 +76,7 @@ def bump(
     Measures until every verdict is reached or the budget is spent. Exit codes: 0 green, 1 a failed verdict,
     2 usage or configuration, 3 environment or inconclusive.
     """
+    from tokgate.bump.engines import planned_engine
     from tokgate.bump.options import USUAL_PARITY, BumpOptions, new_seed, prepare, read_options
     from tokgate.bump.rehearsal import rehearse
     from tokgate.bump.run import find_folder, measure, new_folder, with_calibrations
@@ -114,7 +115,9 @@ def bump(
             host_class=host_class,
         )
     if dry_run:
-        prepared, remarks = with_calibrations(options, prepare(options, dry=True))
+        prepared, remarks = with_calibrations(
+            options, prepare(options, (planned_engine(options.old), planned_engine(options.new)))
+        )
         scatter = None if assume_scatter_percent is None else assume_scatter_percent / 100
         lines = rehearse(
             options, prepared, minutes=budget_minutes, assumed_scatter=scatter, folder=str(folder)
