@@ -59,11 +59,32 @@ def test_the_comment_stays_under_60_lines_whatever_happened(report: BumpReport) 
         memory=moved,
         remarks=["r"] * 50,
         header=["h"] * 50,
+        again="tokgate bump --resume x",
     )
     for text in (comment(crowded), comment(replace(report, verdicts=(), moved=(), header=()))):
         assert len(text.splitlines()) < 60
     assert "more" in comment(crowded)
     assert comment(crowded).splitlines()[-1].startswith("go on: ")
+
+
+def test_what_goes_on_is_named_while_there_is_something_to_go_on_with(
+    campaign: Callable[..., Campaign],
+) -> None:
+    for minutes, blocks, goes_on in ((6.0, 12, True), (None, 3, False)):
+        found = campaign(-0.04, minutes=minutes, blocks=blocks)
+        told = report_of(found, header=[], stacks=(OLD, NEW), again="tokgate bump --resume x")
+        assert bool(told.again) == goes_on
+        assert ("the budget is spent" in comment(told)) == goes_on
+
+
+def test_engines_of_one_version_are_told_apart_by_name(campaign: Callable[..., Campaign]) -> None:
+    found = campaign(0.0, blocks=3)
+    for new, title in (
+        (replace(found.ask.old, name="planted"), "SGLang 0.6.1 (virtual-0.6.1) -> 0.6.1 (planted)"),
+        (found.ask.old, "SGLang 0.6.1 against itself (A/A)"),
+    ):
+        found.ask = replace(found.ask, new=new)
+        assert report_of(found, header=[], stacks=(OLD, OLD), again="").title == title
 
 
 def test_a_bump_that_measured_nothing_says_so(campaign: Callable[..., Campaign]) -> None:
