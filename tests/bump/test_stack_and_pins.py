@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from tokgate.bump.defaults import defaults, settled
 from tokgate.bump.engines import engine_named, engine_of_commit, planned_engine
 from tokgate.bump.pins import pin_here, pin_of_base
 from tokgate.bump.stack import Stack, moves, read_stack
+from tokgate.cli import run
 from tokgate.config.engine import Engine
 from tokgate.environments.engine import MadeEngine
 from tokgate.environments.wanted import Wanted
@@ -118,6 +120,23 @@ def test_the_pins_name_the_versions_as_the_change_saw_them(
     # Where the change branched off, not what main has by now.
     assert pin_of_base(pinned) == ("0.5.13", "main")
     assert pin_of_base(pinned, "main") == ("0.5.13", "main")
+
+
+def test_the_command_takes_both_versions_from_the_pins(
+    pinned: Path, patient: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("GITHUB_BASE_REF", raising=False)
+    monkeypatch.setenv("TOKGATE_HOME", str(pinned / "home"))
+    shutil.copytree(patient, pinned / "perf_tests")
+    asked = ["bump", "--dry-run", f"--config-folder={pinned / 'perf_tests'}", "--profiles=baseline"]
+    asked += ["--workloads=chat-bs1", f"--results={pinned / 'results'}"]
+    assert run(asked) == 0
+    told = capsys.readouterr().out
+    assert "--from 0.5.13: the pin of main; --to 0.5.15" in told
+    assert "SGLang 0.5.13); new: " in told
+    (pinned / "ci" / "sglang.pin").write_text("0.5.13")
+    assert run(asked) == 2
+    assert "nothing to compare" in capsys.readouterr().err
 
 
 def test_a_base_that_is_not_there_is_named(pinned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
