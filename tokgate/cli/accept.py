@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,6 @@ import typer
 from tokgate import __version__, baselines
 from tokgate.errors import UsageFault
 from tokgate.gate.results import find_run, read_run, read_verdicts
-from tokgate.gate.start import STARTUP
 from tokgate.load.sample import read_samples
 from tokgate.verdict import Kind
 
@@ -57,7 +57,7 @@ def accept(
     if unknown:
         raise UsageFault(f"run {folder.name} holds no profile {', '.join(sorted(unknown))}")
     samples = [s for s in samples if not s.void and (not wanted or s.identity.profile in wanted)]
-    startups = sorted({m for s in samples if s.identity.workload == STARTUP for m in s.metrics})
+    startups = sorted({m for s in samples if s.identity.workload == baselines.STARTUP for m in s.metrics})
     written = baselines.accept(
         stored,
         samples,
@@ -69,4 +69,8 @@ def accept(
     )
     for path in written:
         print(f"wrote {path}")
+    if not_run := facts.get("not_run", []):
+        counts = Counter(name.partition("[")[0] for name in not_run)
+        said = ", ".join(f"{name} ({number})" for name, number in counts.items())
+        print(f"not the whole gate: {len(not_run)} tests were left out by selection and never ran: {said}")
     print(f"{len(written)} baselines; review with: git diff {stored}")

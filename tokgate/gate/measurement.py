@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tokgate.analysis.parity_case import Case
 from tokgate.analysis.voids import void_reasons
+from tokgate.baselines import STARTUP
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import EngineFault, HostFault, LoadFault
@@ -18,7 +19,7 @@ from tokgate.gate import passes
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Results
 from tokgate.gate.setup import Setup
-from tokgate.gate.start import STARTUP, Starter
+from tokgate.gate.start import Starter
 from tokgate.host.contention import difference, snapshot
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure

@@ -24,8 +24,6 @@ from tokgate.server.spec import LaunchSpec
 from tokgate.sglang.flags import server_arguments
 
 HOST = "127.0.0.1"
-STARTUP = "startup"
-"""The workload name under which start-up times are stored and judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +169,7 @@ class Starter:
     def _usual_s(self, profile: Profile) -> dict[str, float]:
         """Usual seconds by phase, from the stored start-up baseline of this host class, if there is one."""
         setup = self._setup
-        stored = baselines.read(setup.request.baselines, setup.host_class, profile.name, STARTUP)
+        stored = baselines.read(setup.request.baselines, setup.host_class, profile.name, baselines.STARTUP)
         if stored is None:
             return {}
         usual: dict[str, float] = {}
