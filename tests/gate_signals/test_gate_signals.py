@@ -102,11 +102,11 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Gate]]:
                 start_new_session=True,
             )
         gate = Gate(trial, process, results, log, temporary)
+        begun.append(gate)
         measuring = _within(60, lambda: any(results.glob("*/samples/baseline/chat-bs8/*.json")))
         assert measuring, log.read_text()
         # The control: there is something to survive, and to be left.
-        assert len(_engines(trial)) >= 3 and _files(temporary)
-        begun.append(gate)
+        assert len(_engines(trial)) >= 3 and _within(10, lambda: bool(_files(temporary)))
         return gate
 
     yield make
