@@ -21,7 +21,7 @@ import typer
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate import setup as gate_setup
 from tokgate.gate.results import RUN_FILE, read_run, read_verdicts
-from tokgate.gate.share import Share, deal, numbers
+from tokgate.gate.share import Share, deal, left_out, numbers
 from tokgate.verdict import Verdict, exit_code
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -209,7 +209,7 @@ def _side_by_side(folder: Path, arguments: list[str], gpus: Sequence[int], stric
                 thread.join(0.5)
     _summary(
         {share.name: ended[number] for number, share in enumerate(shares)},
-        setup.not_applicable,
+        {**setup.not_applicable, **left_out(setup, gpus)},
         request.results,
     )
     return _exit_code([ended[number] for number in range(len(children))], strict)
