@@ -1,6 +1,6 @@
 """How soon the supervisor says what is wrong, and what it adds to a start: two tables, on the emulated engine.
 
-    python -m benchmarks.detection [--repeats 5] [--floor 3] [--write]
+    python -m benchmarks.detection [--repeats 5] [--pairs 15] [--floor 3] [--write]
 
 Every fault of the list is planted ``--repeats`` times with the phase's deadline at ``--floor`` seconds. *Silent* is
 from the last progress to the verdict on the supervisor's clock, the ratio is to the deadline. A death has no
@@ -241,6 +241,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=15, help="of starts, bare and through tokgate")
     parser.add_argument("--floor", type=float, default=3.0, help="deadline, s")
     parser.add_argument("--faults", default="", help="only these, separated by commas")
     parser.add_argument("--write", action="store_true", help="put the tables into the documentation")
@@ -251,7 +252,7 @@ def main() -> int:
         for _ in range(options.repeats if fault in wanted else 0):
             found.setdefault(fault, []).append(plant(fault, where, options.floor))
             print(fault, found[fault][-1], flush=True)
-    text = tables(found, overhead(options.repeats, options.floor), options.floor)
+    text = tables(found, overhead(options.pairs, options.floor), options.floor)
     print(text)
     if options.write:
         write(text)

@@ -124,7 +124,7 @@ def test_figures_edited_by_hand_are_refused_with_their_line(tmp_path: Path, make
     line = next(
         n for n, text in enumerate(good.splitlines(), 1) if "digest:" in text and "_digest" not in text
     )
-    assert f":{line}: epochs.0.sessions.0.digest" in str(caught.value)
+    assert f":{line}: epochs[0].sessions[0].digest" in str(caught.value)
     # The reason is for people, who may word it better; sessions of before digests have none.
     path.write_text(good.replace("reason: first record", "reason: the very first record"))
     assert read(tmp_path).series("output_tok_s") == [[82.5]]

@@ -160,7 +160,7 @@ def test_requests_are_whole(route) -> None:
         ("ftp://h", UsageFault),
         ("http://", UsageFault),
         ("http://h:port", UsageFault),
-        ("http://no-such-host.invalid:1", LoadFault),
+        ("http://no-such-host.invalid:1", UsageFault),
     ],
 )
 def test_addresses_that_cannot_be_measured(url, fault) -> None:
