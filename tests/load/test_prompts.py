@@ -9,7 +9,7 @@ import pytest
 
 from tests.load.peers import workload
 from tokgate.config.workloads import Arrival, Prompts
-from tokgate.errors import LoadFault, UsageFault
+from tokgate.errors import UsageFault
 from tokgate.load.arrivals import schedule
 from tokgate.load.prompts import PromptSet, build, shipped_texts
 from tokgate.load.routes import Protocol, requests, resolve

@@ -77,6 +77,17 @@ def test_ignored_term_is_a_hang_in_teardown(fake_spec: SpecMaker, golden: Golden
     golden("teardown-hang", teardown.hang)
 
 
+def test_an_emulated_engine_that_ignores_term(
+    emulated_spec: SpecMaker, golden: Golden, lateness: Lateness
+) -> None:
+    server = start(emulated_spec("teardown-hang", teardown_s=1.0))
+    teardown = server.stop()
+    assert teardown.hang is not None and not teardown.holders
+    lateness.assert_in_time(teardown.hang)
+    assert marker.find(server.launch) == [] and ports.is_free(server.port)
+    golden("emulated-teardown-hang", teardown.hang)
+
+
 def test_processes_that_do_not_die_are_named_and_hold_nobody(
     fake_spec: SpecMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
