@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,19 +53,45 @@ def gate(
             f"no perf_tests/ in {folder.resolve()}",
             ["run tokgate gate in a checkout of the suite, or name it with --folder"],
         )
-    arguments = list(context.args)
+    arguments = _from_here(context.args)
     if not any(_names_a_test(folder, argument) for argument in arguments):
         arguments.insert(0, "perf_tests")
     if strict_inconclusive:
         arguments.append("--strict-inconclusive")
-    with tempfile.TemporaryDirectory(prefix="tokgate-") as scratch:
-        if gpus:
-            code = _side_by_side(folder, arguments, numbers(gpus), Path(scratch), strict_inconclusive)
-        else:
-            with _signals([child := _Child(folder, arguments, Path(scratch) / "run")]):
-                ended = child.wait()
-            code = _exit_code([ended], strict_inconclusive)
+    if gpus:
+        code = _side_by_side(folder, arguments, numbers(gpus), strict_inconclusive)
+    else:
+        with _signals([child := _Child(folder, arguments)]):
+            ended = child.wait()
+        code = _exit_code([ended], strict_inconclusive)
     raise SystemExit(code)
+
+
+# Of pytest and of the suite: what they name is looked for from where tokgate was called, not from the suite.
+_PATHS = ("--results", "--baselines", "--config-folder", "--junitxml", "--junit-xml")
+# A name, or a path if there is one of that name.
+_NAMES_OR_PATHS = ("--engine", "--model")
+
+
+def _from_here(arguments: Sequence[str]) -> list[str]:
+    """Arguments with the values of options that name files made absolute."""
+    found: list[str] = []
+    before = ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if before in (*_PATHS, *_NAMES_OR_PATHS):
+            found.append(_absolute(before, argument))
+        elif equals and name in (*_PATHS, *_NAMES_OR_PATHS):
+            found.append(f"{name}={_absolute(name, value)}")
+        else:
+            found.append(argument)
+        before = argument
+    return found
+
+
+def _absolute(option: str, value: str) -> str:
+    is_path = bool(value) and (option in _PATHS or Path(value).exists())
+    return str(Path(value).absolute()) if is_path else value
 
 
 def _names_a_test(folder: Path, argument: str) -> bool:
@@ -88,17 +113,13 @@ class _Child:
     """One pytest, run as a child so that a signal to us reaches it and its servers are torn down by it."""
 
     def __init__(
-        self,
-        folder: Path,
-        arguments: Sequence[str],
-        run_file: Path,
-        share: Share | None = None,
-        shares: int = 1,
+        self, folder: Path, arguments: Sequence[str], share: Share | None = None, shares: int = 1
     ) -> None:
-        env = {**os.environ, RUN_FILE: str(run_file), SHARES: str(shares)}
+        # In memory: nothing to remove, however we end.
+        self._run_file = os.memfd_create("tokgate-run")
+        env = {**os.environ, RUN_FILE: f"/proc/self/fd/{self._run_file}", SHARES: str(shares)}
         if share is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, share.gpus))
-        self._run_file = run_file
         self._prefix = f"[GPU {share.name}] " if share else ""
         self._interrupted = False
         self._process = subprocess.Popen(
@@ -109,6 +130,7 @@ class _Child:
             stderr=subprocess.STDOUT if share else None,
             text=True,
             errors="replace",
+            pass_fds=[self._run_file],
             preexec_fn=_interrupt_with_parent,
         )
 
@@ -123,8 +145,9 @@ class _Child:
             sys.stdout.write(self._prefix + line)
             sys.stdout.flush()
         status = self._process.wait()
-        known = self._run_file.is_file()
-        return Ended(status, Path(self._run_file.read_text(encoding="utf-8")) if known else None)
+        told = os.pread(self._run_file, 1 << 16, 0).decode()
+        os.close(self._run_file)
+        return Ended(status, Path(told) if told else None)
 
 
 def _interrupt_with_parent() -> None:
@@ -153,9 +176,7 @@ def _signals(children: Sequence[_Child]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _side_by_side(
-    folder: Path, arguments: list[str], gpus: Sequence[int], scratch: Path, strict: bool
-) -> int:
+def _side_by_side(folder: Path, arguments: list[str], gpus: Sequence[int], strict: bool) -> int:
     """One pytest a share of the GPUs; one summary and one exit code of all."""
     request, junit = _request(folder, arguments)
     setup = gate_setup.read(request)
@@ -171,7 +192,6 @@ def _side_by_side(
                 f"--profiles={','.join(share.profiles)}",
                 f"--junitxml={junit.with_name(f'{junit.stem}-gpu{share.name}{junit.suffix}')}",
             ],
-            scratch / f"run-{share.name}",
             share,
             len(shares),
         )

@@ -25,6 +25,7 @@ from tokgate.gate.watch import Watch, memory
 from tokgate.host.contention import difference
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure
+from tokgate.load.processes import Progress
 from tokgate.load.sample import Audit, Identity, Sample
 from tokgate.server.running import Server
 from tokgate.server.timeline import Capture
@@ -254,9 +255,21 @@ class Measurer:
         scraped = passes.scrape(server)
         before = self._watch.snapshot(pids)
         try:
-            with server.watch(f"{workload.name}"):
+            died = threading.Event()
+
+            def let_go(_: Progress) -> None:
+                # A half-dead server may be silent until a deadline of the client's.
+                if died.is_set():
+                    raise LoadFault("a process of the server died")
+
+            with server.watch(f"{workload.name}", on_death=died.set):
                 got = measure(
-                    server.url, workload, prompts, deadlines=self._deadlines(), keep_output_ids=True
+                    server.url,
+                    workload,
+                    prompts,
+                    deadlines=self._deadlines(),
+                    keep_output_ids=True,
+                    on_progress=let_go,
                 )
         except Stall as stall:
             server.ensure_alive()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -51,6 +51,7 @@ class Run:
         profiles, workloads: names of those that are needed by what was selected.
         with_parity: whether greedy parity is asked for.
         verdicts: how many verdicts are expected, for the error rate of each.
+        not_run: names of tests that were left out by selection.
 
     Raises:
         ResultsUnwritable: the results folder cannot be made.
@@ -65,6 +66,7 @@ class Run:
         workloads: Collection[str],
         with_parity: bool,
         verdicts: int,
+        not_run: Sequence[str] = (),
     ) -> None:
         self.setup = setup
         self.verdicts: list[Verdict] = []
@@ -75,7 +77,7 @@ class Run:
         self._interrupted = False
         with ExitStack() as stack:
             warnings = stack.enter_context(claim(setup))
-            self.results = Results(setup.request.results, self._facts(profiles, workloads, warnings))
+            self.results = Results(setup.request.results, self._facts(profiles, workloads, warnings, not_run))
             stack.callback(self._end)
             self._starter = Starter(setup, self.results)
             self.cases = self._cases() if with_parity else {}
@@ -116,7 +118,11 @@ class Run:
         return " ".join([*words, '--reason "..."'])
 
     def _facts(
-        self, profiles: Collection[str], workloads: Collection[str], warnings: list[str]
+        self,
+        profiles: Collection[str],
+        workloads: Collection[str],
+        warnings: list[str],
+        not_run: Sequence[str],
     ) -> dict[str, object]:
         setup = self.setup
         return {
@@ -129,6 +135,7 @@ class Run:
             "workloads": sorted(workloads),
             "gated_metrics": list(setup.gate.metrics),
             "host_warnings": warnings,
+            "not_run": sorted(not_run),
         }
 
     def _cases(self) -> dict[str, Case]:

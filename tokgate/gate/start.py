@@ -24,9 +24,8 @@ from tokgate.server.spec import LaunchSpec
 from tokgate.sglang.flags import server_arguments
 
 HOST = "127.0.0.1"
-STARTUP = "startup"
-"""The workload name under which start-up times are stored and judged."""
 
+STARTUP = baselines.STARTUP
 STARTUP_TOGETHER = "startup-together"
 """The same of servers that were started at the same time: slower, and no match for those started alone."""
 

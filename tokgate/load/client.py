@@ -19,6 +19,7 @@ from tokgate.load.prompts import PromptSet
 from tokgate.load.recording import Recording, Timeline, read
 from tokgate.load.routes import Protocol
 from tokgate.load.sample import Audit, Request, Void
+from tokgate.server import reaper
 
 # One worker reads about 100k chunks/s on a free core; half of that leaves room for bursts.
 SLOTS_PER_WORKER = 256
@@ -125,8 +126,8 @@ def measure(
 
     Raises:
         Stall: a deadline passed.
-        LoadFault: a worker died or hung, or the host name does not resolve.
-        UsageFault: the URL or the prompts do not fit.
+        LoadFault: a worker died or hung.
+        UsageFault: the URL (a host that does not resolve, say) or the prompts do not fit.
     """
     protocol = protocol or Protocol()
     absent = sorted(set(pin_cpus or ()) - os.sched_getaffinity(0))
@@ -144,7 +145,7 @@ def measure(
         due_s = arrivals.schedule(workload.arrival, len(bodies), prompts)
     slots = min(workload.concurrency, len(bodies)) if closed else 0
     count = min(workers or -(-max(slots, 1) // SLOTS_PER_WORKER), max(slots, 1) if closed else len(bodies))
-    with tempfile.TemporaryDirectory(prefix="tokgate-load-") as name:
+    with tempfile.TemporaryDirectory(prefix="tokgate-load-") as name, reaper.removed_if_killed(Path(name)):
         folder = Path(name)
         spans = _write_requests(folder / "requests.bin", bodies)
         for worker in range(count):
