@@ -46,6 +46,8 @@ def recording(
         "timeline": timeline,
         "counted": True,
         "stamped": True,
+        "drops": None,
+        "unread_bytes": 0,
         "window_s": 10.0,
         "cpu_s": 0.1,
         "peak_mib": 20.0,

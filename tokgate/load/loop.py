@@ -6,12 +6,13 @@ import os
 import select
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from tokgate.load import clock
 from tokgate.load.connection import CONTROL, READ_SIZE, READABLE, Address, Stream
 from tokgate.load.reader import Control, Reader
-from tokgate.load.record import Log, Record
+from tokgate.load.record import Line, Log, Record
 
 TICK_NS = 50_000_000
 BEAT_NS = 250_000_000
@@ -37,13 +38,23 @@ class Loop:
             (list of [prompt index, offset_ns, start, stop, tokens asked] in the order of sending),
             ``deadlines``, ``keep_output_ids``.
         data: the requests' bytes; a plan entry's start and stop cut its request out of it.
+        lingers: may wait a little before it reads, since the kernel stamps what arrives.
+        on_tick: called about 20 times a second.
 
     Attributes:
         records: one per request of the plan.
+        lines: connections in the order of opening.
         clocks: samples of (CLOCK_MONOTONIC ns, CLOCK_REALTIME ns - CLOCK_MONOTONIC ns).
     """
 
-    def __init__(self, job: dict[str, Any], data: memoryview, stamped: bool = True) -> None:
+    def __init__(
+        self,
+        job: dict[str, Any],
+        data: memoryview,
+        *,
+        lingers: bool = True,
+        on_tick: Callable[[], None] | None = None,
+    ) -> None:
         self._address: Address = (job["address"][0], tuple(job["address"][1]))
         self._slots: int = job["slots"]
         self._plan: deque[list[int]] = deque(job["plan"])
@@ -53,7 +64,8 @@ class Loop:
         self._log = Log()
         self._reader = Reader(self._log, job["keep_output_ids"])
         self._data = data
-        self._lingers = stamped
+        self._lingers = lingers
+        self._on_tick = on_tick
         self._epoll = select.epoll()
         self._by_fd: dict[int, Stream] = {}
         self._idle: list[Stream] = []
@@ -63,6 +75,7 @@ class Loop:
         self._drain_from_ns = 0
         self._next_beat_ns = 0
         self.records: list[Record] = []
+        self.lines: list[Line] = []
         self.clocks: list[tuple[int, int]] = []
 
     def connect(self) -> None:
@@ -178,6 +191,10 @@ class Loop:
             if not self._open(stream):
                 return
             stream.unsent = stream.request
+        record, line = stream.record, stream.line
+        assert record is not None and line is not None
+        record.line, record.requested_at = line, line.requested
+        line.requested += len(stream.request)
         try:
             complete = stream.write()
         except OSError as error:
@@ -193,6 +210,8 @@ class Loop:
             self._closed(stream, str(error))
             return False
         self._by_fd[fd] = stream
+        assert stream.line is not None
+        self.lines.append(stream.line)
         self._epoll.register(fd, _WATCH | _OUT if stream.connecting else _WATCH)
         return True
 
@@ -266,6 +285,8 @@ class Loop:
         now = time.monotonic_ns()
         if now - self.clocks[-1][0] >= 1_000_000_000:
             self.clocks.append(clock.sample())
+        if self._on_tick is not None:
+            self._on_tick()
         if now >= self._next_beat_ns:
             self._next_beat_ns = now + BEAT_NS
             self.beat()
