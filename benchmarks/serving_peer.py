@@ -37,9 +37,10 @@ class Driver:
     Args:
         engine: whose environment has SGLang.
         folder: receives its log and each run's.
+        cpus: to which it is bound, if to any.
     """
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
+    def __init__(self, engine: Engine, folder: Path, cpus: Sequence[int] = ()) -> None:
         self._folder = folder
         self._runs = 0
         self.version = ""
@@ -58,6 +59,7 @@ class Driver:
                 text=True,
                 env=env,
                 start_new_session=True,
+                preexec_fn=(lambda: os.sched_setaffinity(0, cpus)) if cpus else None,
             )
 
     def ready(self, within_s: float) -> None:
