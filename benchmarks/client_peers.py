@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import tempfile
 import venv
@@ -276,18 +277,25 @@ def _program(name: str, places: Places, load: Load, folder: Path, cpus: Sequence
     assert python is not None
     folder.mkdir()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
+    with subprocess.Popen(
         peer.command(python, load, result),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
-        timeout=TIMEOUT_S,
+        errors="replace",
         cwd=folder,
+        start_new_session=True,
         preexec_fn=lambda: os.sched_setaffinity(0, cpus),
-    )
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            # Its workers too: they are of its session.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise HostFault(f"peer {name} did not end within {TIMEOUT_S} s") from None
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode or not any(path.is_file() for path in folder.iterdir()):
-        lines = (done.stderr or done.stdout).splitlines()[-5:]
-        raise HostFault(f"peer {name} failed with exit code {done.returncode}", lines)
+    if process.returncode or not any(path.is_file() for path in folder.iterdir()):
+        raise HostFault(f"peer {name} failed with exit code {process.returncode}", output.splitlines()[-5:])
     spent_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     return spent_s, peer.read(result)
