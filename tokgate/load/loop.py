@@ -11,6 +11,7 @@ from typing import Any
 
 from tokgate.load import clock
 from tokgate.load.connection import CONTROL, READ_SIZE, READABLE, Address, Stream
+from tokgate.load.limits import Limits
 from tokgate.load.reader import Control, Reader
 from tokgate.load.record import Line, Log, Record
 
@@ -58,9 +59,7 @@ class Loop:
         self._address: Address = (job["address"][0], tuple(job["address"][1]))
         self._slots: int = job["slots"]
         self._plan: deque[list[int]] = deque(job["plan"])
-        self._first_ns, self._gap_ns, self._request_ns, self._drain_ns = (
-            int(job["deadlines"][name] * 1e9) for name in ("first_token_s", "gap_s", "request_s", "drain_s")
-        )
+        self._limits = Limits.of(job["deadlines"])
         self._log = Log()
         self._reader = Reader(self._log, job["keep_output_ids"])
         self._data = data
@@ -177,8 +176,7 @@ class Loop:
                 return
             self._plan.popleft()
             stream = self._idle.pop() if self._idle else Stream()
-            record = Record(index, asked, now if self._slots else due)
-            record.sent_ns = now
+            record = Record(index, asked, due)
             self.records.append(record)
             self._active += 1
             stream.begin(record, self._data[start:stop], now)
@@ -187,12 +185,18 @@ class Loop:
             self._drain_from_ns = time.monotonic_ns()
 
     def _send(self, stream: Stream) -> None:
+        record = stream.record
+        assert record is not None
+        if not record.sent_ns:
+            record.sent_ns = time.monotonic_ns()
+            if self._slots:  # closed loop: due when it is sent
+                record.intended_ns = record.sent_ns
         if stream.sock is None:
             if not self._open(stream):
                 return
             stream.unsent = stream.request
-        record, line = stream.record, stream.line
-        assert record is not None and line is not None
+        line = stream.line
+        assert line is not None
         record.line, record.requested_at = line, line.requested
         line.requested += len(stream.request)
         try:
@@ -291,20 +295,9 @@ class Loop:
             self._next_beat_ns = now + BEAT_NS
             self.beat()
         for stream in [s for s in self._by_fd.values() if s.record is not None]:
-            record = stream.record
-            if record is None:
-                continue
-            if record.last_ns != stream.progress_ns:
-                stream.progress_ns, stream.progress_at_ns = record.last_ns, now
-            idle, total, drain = now - stream.progress_at_ns, now - record.sent_ns, now - self._drain_from_ns
-            if not record.last_ns and total > self._first_ns:
-                self._stall(stream, "first token", total, self._first_ns)
-            elif record.last_ns and idle > self._gap_ns:
-                self._stall(stream, "stream", idle, self._gap_ns)
-            elif total > self._request_ns:
-                self._stall(stream, "request", total, self._request_ns)
-            elif self._drain_from_ns and drain > self._drain_ns:
-                self._stall(stream, "drain", drain, self._drain_ns)
+            overdue = self._limits.overdue(stream, now, self._drain_from_ns)
+            if overdue is not None:
+                self._stall(stream, *overdue)
 
     def _stall(self, stream: Stream, phase: str, waited_ns: int, limit_ns: int) -> None:
         """A deadline passed: end this request, send no more; those in flight keep their deadlines."""
