@@ -7,6 +7,7 @@ twice and the median counts. What is not installed is 'not run', which is neithe
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import platform
@@ -30,6 +31,8 @@ from tokgate.load.client import Deadlines, Measurement, Stamps, measure
 from tokgate.load.prompts import build
 from tokgate.load.tap import allowed
 
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "client.md"
+BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
 LIMITS = Deadlines(first_token_s=60, gap_s=60, request_s=120, drain_s=120)
 
 
@@ -268,6 +271,19 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def document(rows: Sequence[Row], facts: str, today: str) -> None:
+    """Put the rows into the page on the client."""
+    lines = [f"{today}; {facts}", "", "| what | value | bound | |", "|---|---:|---|---|"]
+    for row in rows:
+        value = "not run" if row.value is None else f"{row.value:.4g} {row.unit}"
+        bound = "" if row.limit is None else f"<= {row.limit:g} {row.unit}"
+        missed = "MISSED; " if row.missed else ""
+        lines.append(f"| {row.name} | {value} | {bound} | {(missed + row.note).rstrip('; ')} |")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(before + "\n".join([BEGIN, *lines, END]) + after, encoding="utf-8")
+
+
 def main() -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.client", description=__doc__)
@@ -282,6 +298,7 @@ def main() -> int:
         "--install-peers", nargs="*", metavar="NAME", help=f"install into --peers: {', '.join(PEERS)}"
     )
     parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--write", action="store_true", help="also write the table into the docs")
     options = parser.parse_args()
     if options.install_peers is not None:
         if options.peers is None:
@@ -295,7 +312,7 @@ def main() -> int:
             except TokgateError as error:
                 print(f"{name}: {error}")
         return 0
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus, before = sorted(os.sched_getaffinity(0)), os.getloadavg()[0]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tokgate-bench-") as folder:
         try:
@@ -319,6 +336,9 @@ def main() -> int:
     if options.json:
         facts = {"tokgate": __version__, "host": host, "load": load, "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    if options.write:
+        today = datetime.date.today().isoformat()
+        document(rows, f"tokgate {__version__}; {host}; load before {before:.1f}", today)
     missed = sum(row.missed for row in rows)
     if missed:
         print(f"{missed} row{'s' if missed > 1 else ''} missed")
