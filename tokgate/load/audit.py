@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from tokgate.load.loop import LINGER_S
 from tokgate.load.recording import Recording, Timeline
 from tokgate.load.sample import Audit, Request, Void
 
@@ -160,7 +161,9 @@ def _client(
     if found.lag_p99_s is not None and step_s:
         # Events that arrive together are read one after the other. That delays no kernel stamp, so it is
         # allowed for, up to one step, where reads would begin to merge.
-        together = max(1, slots) / workers * 1.5 * read_cost_s(recording.timeline) if slots > 1 else 0.0
+        # Beside that, a client of many streams pauses by itself once it has caught up.
+        turn = 1.5 * read_cost_s(recording.timeline)
+        together = slots / workers * turn + LINGER_S if slots > 1 else 0.0
         # A late read moves no kernel stamp either; at steps of a millisecond a tenth of one is what any
         # wake-up may take. Up to half a step no reads merge, and merging has a bound of its own.
         floor = min(LAG_FLOOR_S, step_s / 2)

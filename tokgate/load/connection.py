@@ -123,8 +123,13 @@ class Stream:
         self.aligned = aligned
         self.shift = self._mark << SHIFT if aligned and self._mark >= 0 else NO_SHAPE
 
+    @property
+    def learned(self) -> bool:
+        """Whether it is known where its events have their finish reason."""
+        return self._mark >= 0
+
     def learn(self, mark: int) -> None:
-        """The events have their finish reason ``mark`` bytes from their end."""
+        """The events have their finish reason ``mark`` bytes from their end; below 0: not known."""
         self._mark = mark
         self.align(self.aligned)
 

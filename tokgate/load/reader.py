@@ -37,7 +37,7 @@ class Reader:
         buffer: where a read is put, from its start.
     """
 
-    __slots__ = ("_find", "_heads", "_keep_whole", "_log", "_shapes", "_view", "buffer")
+    __slots__ = ("_find", "_heads", "_keep_whole", "_log", "_mark", "_shapes", "_view", "buffer")
 
     def __init__(self, log: Log, keep_output_ids: bool) -> None:
         self.buffer = bytearray(READ_SIZE)
@@ -46,6 +46,7 @@ class Reader:
         self._find = self.buffer.find
         self._heads: dict[int, bytes] = {}
         self._shapes: dict[int, tuple[Unpack, bytes]] = {}
+        self._mark = -1  # of the event learned last
         self._keep_whole = keep_output_ids
 
     def sweep(
@@ -122,6 +123,8 @@ class Reader:
                     self._is_new_only(stream, payload)
             at = stop
             stream.align(response.aligned and record.last_ns > 0 and not self._keep_whole)
+            if stream.aligned and not stream.learned:
+                stream.learn(self._mark)  # streams of one server are alike
             if stream.aligned and logged < at:
                 self._log.append((record, now, stamp, None, at - logged))
                 logged = at
@@ -170,6 +173,7 @@ class Reader:
         """From an event that filled its read: what the next ones of its size look like."""
         mark = size - middle
         stream.learn(mark)
+        self._mark = mark
         behind = mark - len(MIDDLE) - len(END)
         kept = min(TAIL, behind)
         head = self._heads.get(size) or self._head(size)
