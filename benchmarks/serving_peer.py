@@ -20,6 +20,7 @@ from tokgate.config.workloads import Workload
 from tokgate.errors import HostFault
 from tokgate.load.client import Measurement
 
+DRIVER = HERE / "serving_driver.py"
 # name -> (tokgate's metric, factor, bench_serving's field): what each tool calls it.
 METRICS: Mapping[str, tuple[str, float, str]] = {
     "output tok/s": ("output_tok_s", 1, "output_throughput"),
@@ -52,7 +53,7 @@ class Driver:
         first = engine.launcher[:1] if engine.launcher[0].endswith(".py") else ()
         with (folder / "driver.log").open("wb") as errors:
             self._process = subprocess.Popen(
-                [engine.python, str(HERE / "serving_driver.py"), *first],
+                [engine.python, str(DRIVER), *first],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -111,7 +112,7 @@ class Driver:
     def close(self) -> None:
         """End the process and the run that may be in it."""
         self._kill()
-        self._process.wait()
+        self._process.communicate()
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
