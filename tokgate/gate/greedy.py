@@ -74,6 +74,7 @@ class GreedyClient:
             _candidates(meta.get("output_top_logprobs") or []) if candidates else None,
             stopped=read.finish_reason == "stop",
             verify_count=read.verify_count,
+            cached_tokens=read.cached_tokens,
         )
 
     def _json(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -200,8 +200,6 @@ class Measurer:
                     server.url,
                     case,
                     as_reference=as_reference,
-                    # Emulated log-probabilities are made up: a floor from them would forgive anything.
-                    with_floor=self._setup.engine.kind != "emulated",
                     timeout_s=limit_s,
                 )
         except LoadFault as fault:

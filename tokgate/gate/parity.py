@@ -17,12 +17,12 @@ FIRST_ID = 300
 """Ids below are special tokens and raw bytes in most vocabularies."""
 
 SHOWN_DIFFERENCES = 6
-CASES = ("batch-1", "batch-4-mixed", "batch-8-shared", "long-context", "many")
+CASES = ("batch-1", "batch-4-mixed", "batch-8-shared", "shared-in-turn", "long-context", "many")
 
 
 def cases(sizes: ParitySizes, vocabulary: int) -> dict[str, Case]:
-    """The cases by name: batch sizes 1, 4 and 8, mixed lengths, a shared prefix sent twice (so that the
-    second half is served from the prefix cache where there is one), a long context, and many prompts.
+    """The cases by name: batch sizes 1, 4 and 8, mixed lengths, a shared prefix at once and in turn (so that
+    all but the first are served from the prefix cache where there is one), a long context, and many prompts.
 
     Args:
         sizes: how long and how many.
@@ -49,6 +49,9 @@ def cases(sizes: ParitySizes, vocabulary: int) -> dict[str, Case]:
             [prefix + suffix for suffix in (*suffixes, *suffixes)],
             "eight requests at once that share a prefix, each prompt twice",
         ),
+        "shared-in-turn": case(
+            [prefix + suffix for suffix in suffixes], "four requests that share a prefix, one after another"
+        ).model_copy(update={"together": False}),
         "long-context": case([ids(sizes.long_context_tokens)], "one long prompt"),
         "many": case(
             [ids(1 + int(uniform() * 2 * sizes.prompt_tokens)) for _ in range(sizes.many_prompts)],
@@ -72,12 +75,11 @@ class Answers:
     floor: Floor | None
 
 
-def ask(url: str, case: Case, *, as_reference: bool, with_floor: bool, timeout_s: float) -> Answers:
+def ask(url: str, case: Case, *, as_reference: bool, timeout_s: float) -> Answers:
     """Put a case to a server.
 
     Args:
-        as_reference: also ask twice, for the control and the candidates.
-        with_floor: measure the floor of a reference.
+        as_reference: also ask twice, for the control and the candidates, and measure the floor.
 
     Raises:
         LoadFault: no answer, or not one of token ids.
@@ -89,8 +91,6 @@ def ask(url: str, case: Case, *, as_reference: bool, with_floor: bool, timeout_s
         return Answers(outputs, (), None)
     scored = client.answer(case, candidates=True)
     again = tuple(scored)
-    if not with_floor:
-        return Answers(outputs, again, None)
     pairs = [
         (output.top or {}, client.rescore(request, output))
         for request, output in zip(case.requests, scored, strict=True)
@@ -102,6 +102,8 @@ def ask(url: str, case: Case, *, as_reference: bool, with_floor: bool, timeout_s
             first.ids,
             second.top if first.ids == second.ids else client.rescore(request, first),
             first.stopped,
+            first.verify_count,
+            first.cached_tokens,
         )
         for request, first, second in zip(case.requests, outputs, scored, strict=True)
     )
@@ -140,6 +142,9 @@ def judge(
             f"{wanted.floor.tolerance:.3g} nats is a tie"
         )
     body.append(f"control: '{reference}' against itself: {control.headline()}")
+    served = [sum(output.cached_tokens or 0 for output in each.outputs) for each in (wanted, got)]
+    if any(served):
+        body.append(f"prompt tokens from the prefix cache: {served[0]} of the reference, {served[1]} here")
     differing = [each for each in result.comparisons if each.outcome is not Outcome.EQUAL]
     body += [each.line() for each in differing[:SHOWN_DIFFERENCES]]
     kind = Kind(result.verdict)
@@ -175,6 +180,7 @@ def judge(
             "equal": result.count(Outcome.EQUAL),
             "ties": result.count(Outcome.TIE),
             "requests": len(result.comparisons),
+            "cached_tokens": served[1],
         },
     )
 

@@ -132,12 +132,12 @@ class Run:
         measured = visit.measured(workload)
         asked = visit.profile.speculation
         if asked is None or asked.steps is None or asked.topk != 1:
-            return self.judge.against_baseline(measured, "accept_length")
+            return self.judge.stored_accept_length(measured)
         served = self._starter.served(visit.profile)
         ids = prompts.build(workload, served.vocabulary).ids or ()
         known = modelstore.known_verify_counts(served.folder, ids, workload.output_tokens, asked.steps)
         if known is None:
-            return self.judge.against_baseline(measured, "accept_length")
+            return self.judge.stored_accept_length(measured)
         return self.judge.accept_length(measured, known)
 
     def replay(self, visit: Visit, workload: Workload) -> Verdict:
@@ -246,6 +246,7 @@ class Run:
         try:
             for teardown in self.campaign.close():
                 self._judge_end(teardown)
+            self.remarks += self._starter.forced
             text = report(self.setup.header(), self.verdicts)
             self._write(partial(write_text, self.results.folder / "report.md", text))
         finally:

@@ -38,6 +38,7 @@ class Request:
         startup_repeats: how often each profile is launched; the last server is the one measured.
         faults: fault specs for the emulated engine, ``SPEC`` or ``PROFILE=SPEC``.
         engine_flags: flags passed to the engine as they are, after those of the profile.
+        force: start what the check of target and draft refuses.
         wait_gpu_s: how long to queue for a GPU that another gate holds.
     """
 
@@ -53,6 +54,7 @@ class Request:
     startup_repeats: int = 1
     faults: tuple[str, ...] = ()
     engine_flags: tuple[str, ...] = ()
+    force: bool = False
     wait_gpu_s: float = 0.0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tokgate import baselines
 from tokgate.config.gate import PhaseFloors
 from tokgate.config.profiles import Model, Profile
-from tokgate.errors import UsageFault
+from tokgate.errors import Misconfigured, UsageFault
 from tokgate.gate import modelstore
 from tokgate.gate.results import Results
 from tokgate.gate.setup import Setup
@@ -26,6 +26,8 @@ from tokgate.sglang.flags import server_arguments
 HOST = "127.0.0.1"
 STARTUP = "startup"
 """The workload name under which start-up times are stored and judged."""
+
+LONGER_ALLOWED = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,9 @@ class Served:
 class Starter:
     """Starts servers of a run.
 
+    Attributes:
+        forced: what the check of a pair refused and ``--force`` started, one line each.
+
     Args:
         setup: the checked request.
         results: logs and forensics go there.
@@ -62,6 +67,7 @@ class Starter:
     def __init__(self, setup: Setup, results: Results) -> None:
         self._setup = setup
         self._results = results
+        self.forced: list[str] = []
         self._lock = threading.Lock()
         self._launches: Counter[str] = Counter()
 
@@ -114,7 +120,7 @@ class Starter:
         draft = served.draft if profile.speculation else None
         # Of a hub name nothing is on this disk yet: only the engine can look into it.
         if profile.speculation is not None and draft is not None and _on_disk(served.target, draft):
-            guard.check(Path(served.target), Path(draft), profile.speculation.algorithm)
+            self._check(profile, profile.speculation.algorithm, Path(served.target), Path(draft))
         port = free_port()
         with self._lock:
             number = self._launches[profile.name]
@@ -156,6 +162,20 @@ class Starter:
             )
         )
 
+    def _check(self, profile: Profile, algorithm: str, target: Path, draft: Path) -> None:
+        try:
+            guard.check(
+                target,
+                draft,
+                algorithm,
+                context_length=profile.context_length,
+                longer_allowed=_is_set(profile.env.get(LONGER_ALLOWED)),
+            )
+        except Misconfigured as error:
+            if not self._setup.request.force:
+                raise
+            self.forced.append(f"{profile.name} was started by force: {'; '.join(error.details)}")
+
     def _environment(self, profile: Profile, needed: Mapping[str, str]) -> dict[str, str]:
         engine = self._setup.engine
         env = {**engine.env, **needed, **profile.env}
@@ -183,3 +203,7 @@ class Starter:
 
 def _on_disk(*models: str) -> bool:
     return all(Path(model).is_dir() for model in models)
+
+
+def _is_set(value: str | None) -> bool:
+    return (value or "").lower() in ("1", "true", "yes")
