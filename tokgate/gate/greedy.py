@@ -64,6 +64,8 @@ class GreedyClient:
 
     def _generate(self, request: CaseRequest, candidates: bool) -> Output:
         body = _body(request.prompt_ids, request.new_tokens)
+        if request.sampling_seed is not None:
+            body["sampling_params"]["sampling_seed"] = request.sampling_seed
         if candidates:
             body |= {"return_logprob": True, "top_logprobs_num": 2}
         answer = self._json(body)

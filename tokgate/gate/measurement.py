@@ -15,6 +15,7 @@ from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import EngineFault, HostFault, LoadFault
 from tokgate.gate import passes
+from tokgate.gate.greedy import GreedyClient
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Results
 from tokgate.gate.setup import Setup
@@ -196,12 +197,7 @@ class Measurer:
         began_s = time.monotonic()
         try:
             with server.watch("greedy parity"):
-                return ask(
-                    server.url,
-                    case,
-                    as_reference=as_reference,
-                    timeout_s=limit_s,
-                )
+                return ask(GreedyClient(server.url, limit_s), case, as_reference=as_reference)
         except LoadFault as fault:
             server.ensure_alive()
             waited_s = time.monotonic() - began_s

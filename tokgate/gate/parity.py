@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from tokgate.analysis.parity import Floor, Outcome, Output, compare, first_difference, measure_floor
+from tokgate.analysis.parity import Floor, Outcome, Output, TopTwo, compare, first_difference, measure_floor
 from tokgate.analysis.parity_case import Case, CaseRequest, save_case
 from tokgate.config.gate import ParitySizes
-from tokgate.gate.greedy import GreedyClient
 from tokgate.verdict import Kind, Verdict
 
 FIRST_ID = 300
 """Ids below are special tokens and raw bytes in most vocabularies."""
+
+SMALL_VOCABULARY = 1000
+"""Prompts stay below this where the model's vocabulary is not known here."""
 
 SHOWN_DIFFERENCES = 6
 CASES = ("batch-1", "batch-4-mixed", "batch-8-shared", "shared-in-turn", "long-context", "many")
@@ -75,8 +78,18 @@ class Answers:
     floor: Floor | None
 
 
-def ask(url: str, case: Case, *, as_reference: bool, timeout_s: float) -> Answers:
-    """Put a case to a server.
+class Server(Protocol):
+    """What is asked: :class:`~tokgate.gate.greedy.GreedyClient`, or a stand-in in tests."""
+
+    def flush(self) -> None: ...
+
+    def answer(self, case: Case, *, candidates: bool = False) -> list[Output]: ...
+
+    def rescore(self, request: CaseRequest, output: Output) -> Mapping[int, TopTwo]: ...
+
+
+def ask(server: Server, case: Case, *, as_reference: bool) -> Answers:
+    """Put a case to a server, its prefix cache emptied before.
 
     Args:
         as_reference: also ask twice, for the control and the candidates, and measure the floor.
@@ -84,30 +97,32 @@ def ask(url: str, case: Case, *, as_reference: bool, timeout_s: float) -> Answer
     Raises:
         LoadFault: no answer, or not one of token ids.
     """
-    client = GreedyClient(url, timeout_s)
-    client.flush()
-    outputs = tuple(client.answer(case))
-    if not as_reference:
-        return Answers(outputs, (), None)
-    scored = client.answer(case, candidates=True)
-    again = tuple(scored)
+    server.flush()
+    outputs = tuple(server.answer(case))
+    return as_a_reference(server, case, outputs) if as_reference else Answers(outputs, (), None)
+
+
+def as_a_reference(server: Server, case: Case, outputs: Sequence[Output]) -> Answers:
+    """A server's answers with what a reference needs: candidates, the control and the floor.
+
+    Args:
+        outputs: what it answered before.
+
+    Raises:
+        LoadFault: as :func:`ask`.
+    """
+    scored = server.answer(case, candidates=True)
     pairs = [
-        (output.top or {}, client.rescore(request, output))
+        (output.top or {}, server.rescore(request, output))
         for request, output in zip(case.requests, scored, strict=True)
     ]
     # The first answers are those of plain decoding. Their candidates are those of the second time; where
     # that went another way at a tie, the first output is scored by itself.
     known = tuple(
-        Output(
-            first.ids,
-            second.top if first.ids == second.ids else client.rescore(request, first),
-            first.stopped,
-            first.verify_count,
-            first.cached_tokens,
-        )
+        replace(first, top=second.top if first.ids == second.ids else server.rescore(request, first))
         for request, first, second in zip(case.requests, outputs, scored, strict=True)
     )
-    return Answers(known, again, measure_floor(pairs))
+    return Answers(known, tuple(scored), measure_floor(pairs))
 
 
 def judge(

@@ -29,9 +29,6 @@ from tokgate.report.markdown import report
 from tokgate.server.teardown import Teardown
 from tokgate.verdict import Verdict
 
-SMALL_VOCABULARY = 1000
-"""Prompts of parity stay below this where the model's vocabulary is not known here."""
-
 
 class Run:
     """A run: the host's GPUs, a results folder, a campaign of servers, judge, verdicts. A context manager.
@@ -119,7 +116,7 @@ class Run:
     def _cases(self) -> dict[str, Case]:
         sizes = self.setup.gate.parity.get(self.setup.engine.kind, ParitySizes())
         profile = next(iter(self.setup.profiles.values()))
-        return parity.cases(sizes, self._starter.served(profile).vocabulary or SMALL_VOCABULARY)
+        return parity.cases(sizes, self._starter.served(profile).vocabulary or parity.SMALL_VOCABULARY)
 
     def _planned(self, name: str, workloads: tuple[Workload, ...]) -> Planned:
         profile = self.setup.profiles[name]
