@@ -19,6 +19,7 @@ import argparse
 import gzip
 import itertools
 import multiprocessing
+import resource
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -140,6 +141,9 @@ def main() -> int:
     if unknown:
         parser.error(f"--parts: no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     options.out.mkdir(parents=True, exist_ok=True)
+    # Dozens of connections to each server at once.
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
     engine = resolve_engine(options.engine, Path("environments"))
     with ExitStack() as stack:
         models = options.models or Path(
