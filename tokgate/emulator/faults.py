@@ -55,6 +55,7 @@ KINDS: dict[str, Kind] = {
     "not-replayed": Kind("graphs are captured, but every pass runs without them"),
     "slow": Kind("every step takes longer by a factor", "FACTOR", "1.1"),
     "odd-rank": Kind("one rank captures slower and needs more memory", "TPn", "TP0"),
+    "late-rank": Kind("one rank comes 2.5 s late to the graph captures, where the others wait", "TPn", "TP0"),
     "missing-metrics": Kind("/metrics lacks the graph and speculation counters"),
     "http-500": Kind("every n-th generation request fails with status 500", "EVERY", "3"),
     "early-close": Kind("connections close in mid-stream", "AFTER_TOKENS", "16"),
@@ -120,7 +121,7 @@ def _parse(spec: str) -> Fault:
         if not kind.rank:
             raise FaultSpecError(f"fault '{name}' cannot name a rank ('@{rank_text}')")
         rank = _rank(name, rank_text)
-    if name == "odd-rank":
+    if kind.argument == "TPn":
         return Fault(name, argument, rank=_rank(name, argument))
     number = 0.0
     if argument and not kind.choices:
