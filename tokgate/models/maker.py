@@ -29,7 +29,7 @@ from tokgate.models.tensors import Tensor
 from tokgate.models.tokenizer import tokenizer_files
 from tokgate.models.truth import NAME, Truth, describe, dump, load_truth
 
-SHARD_BYTES = 512 << 20
+SHARD_BYTES = 1 << 30
 IN_PROCESS_BYTES = 256 << 20
 
 Progress = Callable[[int, int], None]
