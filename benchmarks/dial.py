@@ -61,13 +61,13 @@ def run(bench: Bench) -> None:
     with bench.row("pair made"):
         bench.pair(bench.first)
     jobs: dict[str, Callable[[], None]] = {}
+    if "tie" in options.parts:
+        jobs["near-tie"] = partial(dial_parts.tie, bench, questions)
     if "8b" in options.parts:
         jobs["8b verified"] = partial(dial_parts.large_verified, bench, bench.models / "8b")
         jobs["8b served"] = partial(dial_parts.large_served, bench, bench.models / "8b")
     if "dial" in options.parts:
         jobs["baseline"] = partial(dial_parts.baseline, bench, questions, expected[bench.first])
-    if "tie" in options.parts:
-        jobs["near-tie"] = partial(dial_parts.tie, bench, questions)
     if "misuse" in options.parts:
         jobs["EAGLE forced"] = partial(dial_parts.misuse, bench, questions)
     if "dial" in options.parts:

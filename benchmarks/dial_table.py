@@ -1,9 +1,10 @@
 """Results of ``benchmarks.dial`` as a table, from the files that it wrote.
 
-    python -m benchmarks.dial_table 0.5.15.post1=RESULTS.jsonl 0.5.13.post1=RESULTS.jsonl ... [--write]
+    python -m benchmarks.dial_table [--write] [FOLDER]
 
-Several files of one version are taken together: a row that was run stands over one that was not. ``--write`` puts the
-table into docs/explanation/synthetic_pair.md. The files of the runs on an H200 lie in benchmarks/h200_dial/.
+The folder (by default benchmarks/h200_dial) holds VERSION-LETTER.jsonl, one file a run. Those of one version are taken
+together: a row that was run stands over one that was not. ``--write`` puts the table into
+docs/explanation/synthetic_pair.md.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+RESULTS = Path(__file__).parent / "h200_dial"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "explanation" / "synthetic_pair.md"
 BEGIN, END = "<!-- dial: begin -->", "<!-- dial: end -->"
 COLUMNS = ("graphs prefill", "graphs decode", "eager prefill", "eager decode")
@@ -36,7 +38,7 @@ def read(paths: Iterable[Path]) -> Rows:
 
 def was_run(row: Mapping[str, Any]) -> bool:
     """Whether there was time for it."""
-    return not str(row["text"]).startswith(("NOT RUN", "NOT FINISHED"))
+    return not str(row["text"]).startswith(("NOT RUN", "NOT FINISHED", "no answers"))
 
 
 def cell(row: Mapping[str, Any] | None) -> str:
@@ -74,14 +76,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("results", nargs="+", metavar="VERSION=FILE")
+    parser.add_argument("folder", nargs="?", type=Path, default=RESULTS)
     parser.add_argument("--write", action="store_true", help="put the table into the documentation")
     options = parser.parse_args()
     files: dict[str, list[Path]] = {}
-    for each in options.results:
-        version, _, path = each.partition("=")
-        files.setdefault(version, []).append(Path(path))
-    text = table({version: read(paths) for version, paths in files.items()})
+    for path in sorted(options.folder.glob("*.jsonl")):
+        files.setdefault(path.stem.rpartition("-")[0], []).append(path)
+    text = table({version: read(files[version]) for version in sorted(files, reverse=True)})
     print(text)
     if options.write:
         before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
