@@ -1,6 +1,6 @@
 """How often one wrong entry of the target's KV cache changes nothing: counted in the independent forward pass.
 
-    python -m benchmarks.blind_spots [--preset tiny] [--victims 60] [--write]
+    python -m benchmarks.blind_spots [--preset tiny] [--victims 64] [--write]
 
 One token's entry is replaced by another token's, in one layer alone (each layer in turn) or in all layers alike, at
 places that every distance reaches. Unseen is a replacement that changes no next token of the whole sequence.
@@ -46,7 +46,7 @@ def main() -> int:
     )
     parser.add_argument("--preset", default="tiny", help="a small one: every trial is a forward pass")
     parser.add_argument(
-        "--victims", type=int, default=60, help="replaced entries, for each layer and for all"
+        "--victims", type=int, default=64, help="replaced entries, for each layer and for all"
     )
     parser.add_argument("--write", action="store_true", help="put the table into the documentation")
     options = parser.parse_args()

@@ -67,20 +67,14 @@ def shifted_positions() -> None:
 
 def stale_prefix() -> None:
     """What the prefix cache holds of a prompt belongs to the tokens beside it."""
-    from sglang.srt.mem_cache.radix_cache import RadixCache  # type: ignore[import-not-found]
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache  # type: ignore[import-not-found]
 
-    match = RadixCache.match_prefix
+    give = UnifiedRadixCache.prefix_device_indices
 
     def planted(self: Any, *arguments: Any, **named: Any) -> Any:
-        found = match(self, *arguments, **named)
-        node = found.last_device_node
-        while node is not None and node.parent is not None:
-            if not getattr(node, "planted", False):
-                node.value, node.planted = node.value.roll(1), True
-            node = node.parent
-        return found
+        return give(self, *arguments, **named).roll(1)
 
-    RadixCache.match_prefix = planted
+    UnifiedRadixCache.prefix_device_indices = planted
 
 
 PLANTED = {

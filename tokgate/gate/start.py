@@ -13,7 +13,7 @@ from tokgate import baselines
 from tokgate.config.gate import PhaseFloors
 from tokgate.config.profiles import Model, Profile
 from tokgate.errors import Misconfigured, UsageFault
-from tokgate.gate import modelstore
+from tokgate.gate import hub, modelstore
 from tokgate.gate.results import Shelf
 from tokgate.gate.setup import Setup
 from tokgate.host.ports import free_port
@@ -42,6 +42,7 @@ class Served:
         target, draft: paths or hub names.
         folder: of a model that has ``target/`` and ``draft/`` on this disk.
         revisions: flags that choose the revision of a hub model.
+        on_disk: where target and draft are on this disk, if they are.
     """
 
     name: str
@@ -49,11 +50,13 @@ class Served:
     draft: str | None
     folder: Path | None = None
     revisions: tuple[str, ...] = ()
+    on_disk: tuple[Path | None, Path | None] = (None, None)
 
     @property
     def vocabulary(self) -> int | None:
         """Size of the target's vocabulary, where its configuration is on this disk."""
-        return modelstore.vocabulary(Path(self.target))
+        target = self.on_disk[0]
+        return None if target is None else modelstore.vocabulary(target)
 
 
 class Starter:
@@ -91,7 +94,7 @@ class Starter:
         override = setup.request.model
         if override is not None and Path(override).is_dir():
             folder = Path(override).resolve()
-            return Served(modelstore.identity(folder), str(folder / "target"), str(folder / "draft"), folder)
+            return _pair(folder)
         name = override or profile.model or setup.catalogue.default_model.get(setup.engine.kind)
         if name is None:
             raise UsageFault(
@@ -103,7 +106,7 @@ class Starter:
     def _named(self, model: Model, *, speculative: bool) -> Served:
         if model.preset is not None:
             folder = modelstore.pair(model.preset, seed=model.seed, accept_length=model.accept_length)
-            return Served(modelstore.identity(folder), str(folder / "target"), str(folder / "draft"), folder)
+            return _pair(folder)
         assert model.target is not None
         revision = f"@{model.target_revision}" if model.target_revision else ""
         flags: list[str] = []
@@ -111,7 +114,17 @@ class Starter:
             flags += ["--revision", model.target_revision]
         if model.draft_revision and speculative:
             flags += ["--speculative-draft-model-revision", model.draft_revision]
-        return Served(f"{model.target}{revision}", model.target, model.draft, revisions=tuple(flags))
+        env = self._setup.engine.env
+        return Served(
+            f"{model.target}{revision}",
+            model.target,
+            model.draft,
+            revisions=tuple(flags),
+            on_disk=(
+                hub.folder(model.target, model.target_revision, env),
+                hub.folder(model.draft, model.draft_revision, env) if model.draft else None,
+            ),
+        )
 
     def __call__(self, profile: Profile) -> Server:
         """Start the profile's server and wait until it has generated.
@@ -124,9 +137,10 @@ class Starter:
         engine = setup.engine
         served = self.served(profile)
         draft = served.draft if profile.speculation else None
-        # Of a hub name nothing is on this disk yet: only the engine can look into it.
-        if profile.speculation is not None and draft is not None and _on_disk(served.target, draft):
-            self._check(profile, profile.speculation.algorithm, Path(served.target), Path(draft))
+        # A hub model that is not on this disk yet only the engine can look into.
+        places = served.on_disk
+        if profile.speculation is not None and draft is not None and places[0] and places[1]:
+            self._check(profile, profile.speculation.algorithm, places[0], places[1])
         port = free_port()
         with self._lock:
             number = self._launches[profile.name]
@@ -209,8 +223,9 @@ class Starter:
         return usual
 
 
-def _on_disk(*models: str) -> bool:
-    return all(Path(model).is_dir() for model in models)
+def _pair(folder: Path) -> Served:
+    target, draft = folder / "target", folder / "draft"
+    return Served(modelstore.identity(folder), str(target), str(draft), folder, on_disk=(target, draft))
 
 
 def _is_set(value: str | None) -> bool:
