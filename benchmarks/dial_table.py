@@ -2,7 +2,7 @@
 
     python -m benchmarks.dial_table [--write] [FOLDER]
 
-The folder (by default benchmarks/h200_dial) holds VERSION-LETTER.jsonl, one file a run. Those of one version are taken
+The folder (by default benchmarks/dial_results) holds VERSION-LETTER.jsonl, one file a run. Those of one version are taken
 together: a row that was run stands over one that was not. ``--write`` puts the table into
 docs/explanation/synthetic_pair.md.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "h200_dial"
+RESULTS = Path(__file__).parent / "dial_results"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "explanation" / "synthetic_pair.md"
 BEGIN, END = "<!-- dial: begin -->", "<!-- dial: end -->"
 COLUMNS = ("graphs prefill", "graphs decode", "eager prefill", "eager decode")
