@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.analysis_parity.imagined import Imagined
-from tokgate.analysis.parity import Outcome, compare
+from tokgate.analysis.parity import Outcome, TopTwo, compare
 from tokgate.analysis.parity_case import Case, CaseRequest
 from tokgate.gate.parity import ask
 
@@ -51,4 +53,36 @@ def test_the_floor_is_the_wobble_between_shapes():
     answers = ask(Imagined(), CASE, as_reference=True)
     assert answers.floor is not None
     assert 0.005 < answers.floor.largest <= 0.01
-    assert answers.floor.compared == 12 * 60
+    assert answers.floor.compared == 12 * 60 + 4 * 60
+
+
+def test_a_reference_whose_gaps_move_with_the_batch_has_a_wider_floor():
+    class Shaped(Imagined):
+        """Log-probabilities of a batch are not those of single requests."""
+
+        def answer(self, case, *, candidates=False):
+            found = super().answer(case, candidates=candidates)
+            return (
+                [replace(o, top={i: moved(t) for i, t in o.top.items()}) for o in found]
+                if (candidates and not case.together)
+                else found
+            )
+
+    def moved(top):
+        return TopTwo(top.ids, (top.logprobs[0], top.logprobs[1] - 0.5))
+
+    floor = ask(Shaped(), CASE, as_reference=True).floor
+    assert floor.largest > 0.49
+
+
+def test_only_gaps_after_the_same_tokens_are_compared():
+    class Other(Imagined):
+        """Asked alone it goes another way from token 3 on, where its gaps mean something else."""
+
+        def answer(self, case, *, candidates=False):
+            found = super().answer(case, candidates=candidates)
+            return (
+                [replace(o, ids=(*o.ids[:3], 1, *o.ids[4:])) for o in found] if not case.together else found
+            )
+
+    assert ask(Other(), CASE, as_reference=True).floor.compared == 12 * 60 + 4 * 4

@@ -16,12 +16,11 @@ from tokgate.analysis.parity import (
     ParityResult,
     compare,
     first_difference,
-    measure_floor,
 )
 from tokgate.analysis.parity_case import Case, CaseRequest, load_case, save_case
 from tokgate.errors import UsageFault
 from tokgate.gate.greedy import GreedyClient
-from tokgate.gate.parity import SMALL_VOCABULARY
+from tokgate.gate.parity import SHAPES, SMALL_VOCABULARY, ask
 from tokgate.models.truth import Truth, load_truth, predicted_output
 
 app = typer.Typer(
@@ -48,21 +47,12 @@ def replay(
     """
     reference, other = _clients(url, timeout_s)
     case = load_case(file)
-    if case.flush_first:
-        reference.flush()
-        other.flush()
-    wanted = reference.answer(case, candidates=True)
-    again = reference.answer(case)
-    got = other.answer(case)
-    pairs = [
-        (output.top or {}, reference.rescore(request, output))
-        for request, output in zip(case.requests, wanted, strict=True)
-    ]
-    floor = measure_floor(pairs)
-    control = compare(wanted, again, floor, wanted_tokens=None)
-    result = compare(wanted, got, floor, wanted_tokens=None)
-    unlike = unlike_truth(case, wanted)
-    for line in [*lines(result, control, floor), *unlike]:
+    wanted = ask(reference, case, as_reference=True)
+    got = ask(other, case, as_reference=False).outputs
+    control = compare(wanted.outputs, wanted.again, wanted.floor)
+    result = compare(wanted.outputs, got, wanted.floor)
+    unlike = unlike_truth(case, wanted.outputs)
+    for line in [*lines(result, control, wanted.floor), *unlike]:
         typer.echo(line)
     raise typer.Exit(1 if unlike else {"PASS": 0, "DIVERGED": 1}.get(result.verdict, 3))
 
@@ -147,8 +137,8 @@ def lines(result: ParityResult, control: ParityResult, floor: Floor | None) -> l
         text.append("  floor: not measured, no difference is forgiven")
     else:
         text.append(
-            f"  floor: the reference's top-2 gaps move by up to {floor.largest:.3g} nats between decoding "
-            f"and re-scoring ({floor.compared} gaps); a gap up to {floor.tolerance:.3g} is a tie"
+            f"  floor: the reference's top-2 gaps move by up to {floor.largest:.3g} nats between {SHAPES} "
+            f"({floor.compared} gaps); a gap up to {floor.tolerance:.3g} is a tie"
         )
     text.append(f"  control: the reference against itself: {control.headline()}")
     text += [f"  {each.line()}" for each in result.comparisons if each.outcome is not Outcome.EQUAL]

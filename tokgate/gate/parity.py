@@ -19,6 +19,12 @@ FIRST_ID = 300
 SMALL_VOCABULARY = 1000
 """Prompts stay below this where the model's vocabulary is not known here."""
 
+ALONE = 4
+"""Requests of a batch that a reference is asked again one by one, for the floor."""
+
+SHAPES = "decoding, re-scoring, batch and single requests"
+"""The kernel shapes of the floor, for messages."""
+
 SHOWN_DIFFERENCES = 6
 CASES = ("batch-1", "batch-4-mixed", "batch-8-shared", "shared-in-turn", "long-context", "many")
 
@@ -89,7 +95,7 @@ class Server(Protocol):
 
 
 def ask(server: Server, case: Case, *, as_reference: bool) -> Answers:
-    """Put a case to a server, its prefix cache emptied before.
+    """Put a case to a server, its prefix cache emptied before unless the case says otherwise.
 
     Args:
         as_reference: also ask twice, for the control and the candidates, and measure the floor.
@@ -97,7 +103,8 @@ def ask(server: Server, case: Case, *, as_reference: bool) -> Answers:
     Raises:
         LoadFault: no answer, or not one of token ids.
     """
-    server.flush()
+    if case.flush_first:
+        server.flush()
     outputs = tuple(server.answer(case))
     return as_a_reference(server, case, outputs) if as_reference else Answers(outputs, (), None)
 
@@ -116,6 +123,10 @@ def as_a_reference(server: Server, case: Case, outputs: Sequence[Output]) -> Ans
         (output.top or {}, server.rescore(request, output))
         for request, output in zip(case.requests, scored, strict=True)
     ]
+    if case.together and len(case.requests) > 1:
+        few = {"requests": case.requests[:ALONE], "together": False}
+        alone = server.answer(case.model_copy(update=few), candidates=True)
+        pairs += [_in_common(one, other) for one, other in zip(scored, alone, strict=False)]
     # The first answers are those of plain decoding. Their candidates are those of the second time; where
     # that went another way at a tie, the first output is scored by itself.
     known = tuple(
@@ -123,6 +134,13 @@ def as_a_reference(server: Server, case: Case, outputs: Sequence[Output]) -> Ans
         for request, first, second in zip(case.requests, outputs, scored, strict=True)
     )
     return Answers(known, tuple(scored), measure_floor(pairs))
+
+
+def _in_common(one: Output, other: Output) -> tuple[Mapping[int, TopTwo], Mapping[int, TopTwo]]:
+    """Candidates of two outputs where both have the same tokens before."""
+    end = first_difference(one.ids, other.ids)
+    top = {i: each for i, each in (one.top or {}).items() if end is None or i <= end}
+    return top, other.top or {}
 
 
 def judge(
@@ -153,8 +171,7 @@ def judge(
     else:
         body.append(
             f"floor: '{reference}' moves its own top-2 gaps by up to {wanted.floor.largest:.3g} nats between "
-            f"decoding and re-scoring ({wanted.floor.compared} gaps); a gap up to "
-            f"{wanted.floor.tolerance:.3g} nats is a tie"
+            f"{SHAPES} ({wanted.floor.compared} gaps); a gap up to {wanted.floor.tolerance:.3g} nats is a tie"
         )
     body.append(f"control: '{reference}' against itself: {control.headline()}")
     served = [sum(output.cached_tokens or 0 for output in each.outputs) for each in (wanted, got)]
