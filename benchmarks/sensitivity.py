@@ -101,7 +101,7 @@ FAULTS = {
     "lost-entries": Fault("every 7th cache entry of one layer lost", planted="lost-entries"),
     "mixed-requests": Fault("two requests' entries mixed up in verification", planted="mixed-requests"),
     "shifted-positions": Fault("positions one too far in verification", planted="shifted-positions"),
-    "stale-prefix": Fault("prefix cache holds entries of the tokens beside", planted="stale-prefix"),
+    "stale-prefix": Fault("every other entry of a cached prefix is another token's", planted="stale-prefix"),
 }
 
 

@@ -195,7 +195,8 @@ class Search:
         return self._seen[key]
 
     def _judge(self, case: Case) -> tuple[bool, ParityResult]:
-        with ThreadPoolExecutor(2) as pool:
+        # A server held against itself cannot empty its cache while it answers.
+        with ThreadPoolExecutor(1 if self._reference == self._other else 2) as pool:
             wanted, got = pool.map(lambda server: _answers(server, case), (self._reference, self._other))
         tokens = [request.new_tokens for request in case.requests]
         if self._known is not None:
