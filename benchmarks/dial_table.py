@@ -2,8 +2,8 @@
 
     python -m benchmarks.dial_table [--write] [FOLDER]
 
-The folder (by default benchmarks/dial_results) holds VERSION-LETTER.jsonl, one file a run. Those of one version are taken
-together: a row that was run stands over one that was not. ``--write`` puts the table into
+The folder (by default benchmarks/dial_results) holds VERSION-LETTER.jsonl, one file a run. Those of one version
+are taken together: a row that was run stands over one that was not. ``--write`` puts the table into
 docs/explanation/synthetic_pair.md.
 """
 
