@@ -34,6 +34,8 @@ SPEED = "decode_tok_s"
 ALL_REJECTED = 1.02
 """An accept length below this is the bonus token alone."""
 
+REJECTED = "every draft is rejected: the draft is not used, or gets the wrong hidden states"
+
 
 class Judge:
     """Turns figures into verdicts.
@@ -168,6 +170,20 @@ class Judge:
             },
         )
 
+    def stored_accept_length(self, measured: Measured) -> Verdict:
+        """Accept length of a model whose is not known beforehand, against the stored baseline.
+
+        One of 1.00 is no figure to be compared: the draft is not used.
+        """
+        runs = measured.series("accept_length")
+        if not runs or max(runs) >= ALL_REJECTED:
+            return self.against_baseline(measured, "accept_length")
+        return JudgedCase(measured, "accept_length", "tokens", runs).verdict(
+            Kind.MISCONFIGURED,
+            f"accept_length: {max(runs):.2f} tokens: the draft is not used",
+            (REJECTED, "no baseline was looked at: this is no change of speed"),
+        )
+
     def accept_length(self, measured: Measured, predicted: Sequence[int]) -> Verdict:
         """Accept length of a synthetic pair: verify passes request by request, compared exactly.
 
@@ -202,7 +218,7 @@ class Judge:
         kind = Kind.REGRESSION if now < expected else Kind.IMPROVED
         if now < ALL_REJECTED:
             kind = Kind.MISCONFIGURED
-            body.append("every draft is rejected: the draft is not used, or gets the wrong hidden states")
+            body.append(REJECTED)
         return case.verdict(
             kind,
             f"accept_length: {now:.3f} vs {expected:.3f} tokens predicted, {len(off)} of {compared} differ",

@@ -15,6 +15,7 @@ from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import LoadFault
 from tokgate.gate import passes, traces
+from tokgate.gate.greedy import GreedyClient
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
@@ -182,14 +183,7 @@ class Measurer:
         began_s = time.monotonic()
         try:
             with server.watch("greedy parity"):
-                return ask(
-                    server.url,
-                    case,
-                    as_reference=as_reference,
-                    # Emulated log-probabilities are made up: a floor from them would forgive anything.
-                    with_floor=self._setup.engine.kind != "emulated",
-                    timeout_s=limit_s,
-                )
+                return ask(GreedyClient(server.url, limit_s), case, as_reference=as_reference)
         except LoadFault as fault:
             server.ensure_alive()
             waited_s = time.monotonic() - began_s

@@ -34,9 +34,6 @@ from tokgate.report.markdown import report
 from tokgate.server.teardown import Teardown
 from tokgate.verdict import Kind, Verdict
 
-SMALL_VOCABULARY = 1000
-"""Prompts of parity stay below this where the model's vocabulary is not known here."""
-
 
 class Run:
     """A run: the host's GPUs, a results folder, a campaign of servers, judge, verdicts. A context manager.
@@ -141,7 +138,7 @@ class Run:
     def _cases(self) -> dict[str, Case]:
         sizes = self.setup.gate.parity.get(self.setup.engine.kind, ParitySizes())
         profile = next(iter(self.setup.profiles.values()))
-        return parity.cases(sizes, self._starter.served(profile).vocabulary or SMALL_VOCABULARY)
+        return parity.cases(sizes, self._starter.served(profile).vocabulary or parity.SMALL_VOCABULARY)
 
     def _planned(self, name: str, workloads: tuple[Workload, ...]) -> Planned:
         profile = self.setup.profiles[name]
@@ -164,12 +161,12 @@ class Run:
         measured = visit.measured(workload)
         asked = visit.profile.speculation
         if asked is None or asked.steps is None or asked.topk != 1:
-            return self.judge.against_baseline(measured, "accept_length")
+            return self.judge.stored_accept_length(measured)
         served = self._starter.served(visit.profile)
         ids = prompts.build(workload, served.vocabulary).ids or ()
         known = modelstore.known_verify_counts(served.folder, ids, workload.output_tokens, asked.steps)
         if known is None:
-            return self.judge.against_baseline(measured, "accept_length")
+            return self.judge.stored_accept_length(measured)
         return self.judge.accept_length(measured, known)
 
     def replay(self, visit: Visit, workload: Workload) -> Verdict:
@@ -297,7 +294,7 @@ class Run:
         try:
             for teardown in self.campaign.close():
                 self._judge_end(teardown)
-            self.remarks += upkeep.remarks(self.setup)
+            self.remarks += [*upkeep.remarks(self.setup), *self._starter.forced]
             text = report(self.setup.header(), self.verdicts)
             self._write(partial(write_text, self.results.folder / "report.md", text))
         finally:

@@ -39,6 +39,7 @@ class Request:
         startup_repeats: how often each profile is launched, at least once; the last server is the one measured.
         faults: fault specs for the emulated engine, ``SPEC`` or ``PROFILE=SPEC``.
         engine_flags: flags passed to the engine as they are, after those of the profile.
+        force: start what the check of target and draft refuses.
         wait_gpu_s: how long to queue for a GPU that another gate holds.
         budget_minutes: of blocks that settle what is open, in all; ``None``: nothing is settled.
         reference_engine: ``--reference-engine FILE|NAME``: the build that builds are held against.
@@ -58,6 +59,7 @@ class Request:
     startup_repeats: int = 1
     faults: tuple[str, ...] = ()
     engine_flags: tuple[str, ...] = ()
+    force: bool = False
     wait_gpu_s: float = 0.0
     budget_minutes: float | None = None
     reference_engine: str | None = None
