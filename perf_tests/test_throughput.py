@@ -20,7 +20,7 @@ def test_throughput(server: Visit, workload: Workload, run: Run, report: Report,
     """``output_tok_s`` against the stored baseline; each run is a round of pytest-benchmark."""
     measured = server.measured(workload)
     replay(benchmark, measured)
-    report(run.judge.against_baseline(measured, "output_tok_s"))
+    report(run.judge.against_baseline(measured, "output_tok_s", concurrency=workload.concurrency))
 
 
 @pytest.mark.metrics("ttft_s_p50", "step_ms_p50")

@@ -75,10 +75,9 @@ def launch_phrase(found: Cycles) -> str:
     odd = sum(number != usual for number in found.launches)
     named = f" ({', '.join(found.launched_parts)})" if found.launched_parts else ""
     but = f" in {len(found.launches) - odd} of {len(found.launches)}" if odd else ""
-    return (
-        f"{usual} cudaGraphLaunch a {step}{named}{but}, "
-        f"{found.kernels_outside:.0f} kernels a {step} outside of graphs"
-    )
+    outside = round(found.kernels_outside)
+    kernels = f"{outside} kernel{'' if outside == 1 else 's'} a {step} outside of graphs"
+    return f"{usual} cudaGraphLaunch a {step}{named}{but}, {kernels}"
 
 
 def effective_line(found: Cycles, effective_ms: float) -> str:
