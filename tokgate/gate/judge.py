@@ -24,7 +24,7 @@ from tokgate.gate.attribution import RATE, attribution, attribution_lines
 from tokgate.gate.break_even import break_even_figures, break_even_lines, state_of
 from tokgate.gate.case import JudgedCase
 from tokgate.gate.comparable import obstacles, remarks
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.gate.starts import Starts
 from tokgate.gate.starts import verdict as starts_verdict
 from tokgate.gate.words import count, figure, figures
