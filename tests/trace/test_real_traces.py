@@ -1,4 +1,4 @@
-"""Traces of an H200 (SGLang 0.5.15.post1, EAGLE-3 at three steps, one request, 2026-11-29)."""
+"""Traces of an H200 (SGLang 0.5.15.post1, EAGLE-3 at three steps, one request, 2026-11-29), and of the CPU engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def trace(name: str, category: str | None = None) -> Cycles:
     def chosen(kind: str, text: str) -> str | None:
         return label(kind, text) if category in (None, kind) else None
 
-    return cycles(read_timeline(ASSETS / f"0.5.15.post1-{name}.trace.json.gz", chosen))
+    file = name if name.startswith("0.5") else f"0.5.15.post1-{name}"
+    return cycles(read_timeline(ASSETS / f"{file}.trace.json.gz", chosen))
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -69,6 +70,19 @@ def test_the_profiler_leaves_the_gpu_waiting_for_the_cpu(name: str) -> None:
     assert found.waiting_ms > 0.9 * found.idle_ms
     assert 1.7 < found.busy_ms < 2.0
     assert found.busy_ms == pytest.approx(sum(found.parts_ms.values()), rel=0.01)
+
+
+def test_the_cpu_engine_shows_passes_and_no_device() -> None:
+    """SGLang 0.5.23 names its passes otherwise: VERIFY and DRAFT."""
+    plain, drafted = trace("0.5.23-cpu-baseline"), trace("0.5.23-cpu-eagle3")
+    assert (plain.on_device, drafted.on_device) == (False, False)
+    assert list(plain.parts_ms) == ["decode"]
+    assert list(drafted.parts_ms) == ["verify", "draft", "draft extend"]
+    assert plain.bound is None
+    assert plain.launches == ()
+    # Recorded were eight passes after the prefill; the first cycle of EAGLE-3 was interrupted.
+    assert (plain.count, drafted.count) == (7, 7)
+    assert drafted.busy_ms == pytest.approx(sum(drafted.parts_ms.values()), rel=0.01)
 
 
 def test_no_path_of_a_machine_is_in_an_asset() -> None:

@@ -37,7 +37,7 @@ def trace_text(name: str, timeline: Timeline, found: Cycles | str, roofline: Seq
 
 def headline(found: Cycles) -> str:
     """``verify cycle of 13.43 ms under the profiler, the GPU busy for 1.89 ms of it (14 %): CPU-bound``."""
-    what = f"{found.anchor} cycle" if found.speculative else f"{found.anchor} step"
+    what = f"{found.anchor} cycle" if found.speculative else f"{found.anchor} step".removeprefix("step ")
     if not found.on_device:
         return f"{what} of {_ms(found.period_ms)} on the CPU, under the profiler"
     share = 100 * found.busy_ms / found.period_ms
