@@ -49,7 +49,9 @@ def test_graph_launches_of_every_step_are_as_expected(founding: Finished) -> Non
         verdict = founding.one(f"chat-bs1[{profile}]", "graph launches")
         assert verdict.kind is Kind.PASS
         assert verdict.headline.startswith(f"{number} cudaGraphLaunch a ")
-        assert len(list((founding.folder / "traces" / profile / "chat-bs1").glob("*-TP-0.trace.json.gz"))) == 1
+        assert (
+            len(list((founding.folder / "traces" / profile / "chat-bs1").glob("*-TP-0.trace.json.gz"))) == 1
+        )
 
 
 def test_every_verdict_is_stored_and_line_one_is_what_people_see(founding: Finished) -> None:

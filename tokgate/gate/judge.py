@@ -67,7 +67,8 @@ class Judge:
         identity = measured.samples[0].identity
         stored = baselines.read(self._stored, identity.host_class, identity.profile, identity.workload)
         limit = self._limit(metric).limit_percent / 100
-        stop = starts.unjudged(metric, limit, recorded=stored is not None and bool(stored.series(metric)))
+        recorded = [] if stored is None else [value for runs in stored.series(metric) for value in runs]
+        stop = starts.unjudged(metric, limit, recorded)
         if stop is not None:
             kind, headline = stop
             return JudgedCase(measured, metric, "s", measured.series(metric)).verdict(kind, headline)
