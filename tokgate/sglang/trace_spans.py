@@ -49,6 +49,9 @@ _COMMUNICATION = re.compile(
 def label(category: str, name: str) -> str | None:
     """What a span is called here; ``None`` when it tells nothing of a step's parts."""
     if category == "python_function":
+        # This runs for every frame of a trace, and few of them are of these files.
+        if "eagle_worker" not in name and "scheduler.py" not in name:
+            return None
         frame = _FRAME.search(name)
         return None if frame is None else _FRAMES.get((frame[1], frame[2]))
     if (found := _ANNOTATIONS.get(name)) is not None:
