@@ -27,6 +27,7 @@ _NORMAL = (
     (r"\d+ % of the way from (\d[\d.]*) to", "N % of the way from N to"),
     (r"(cycle|cycle of|to|effective cycle) \d+\.\d ms", r"\1 N ms"),
     (r"\d+\.\d+ ms \(\d+ %\) in no kernel", "N ms (N %) in no kernel"),
+    (r"of those reached: .*", "of those reached: N"),
     (r"\d draft steps", "N draft steps"),
 )
 
