@@ -15,7 +15,7 @@ from tokgate.report.explain_model import Explainer
 from tokgate.report.explain_record import Explanation
 from tokgate.report.explain_series import Series
 from tokgate.report.explain_text import is_log, text
-from tokgate.report.explain_traces import ExplainedTrace, Floor, explain_trace
+from tokgate.report.explain_traces import ExplainedTrace, Floor, explain_trace, rank_text
 from tokgate.sglang.log_scan import scan_file
 from tokgate.trace.events import is_trace
 
@@ -63,7 +63,7 @@ def explain(
         return
     strange = [record.name for record in records if not is_log(record)]
     shown = [*map(text, records), *map(comparison_text, comparisons), *(each.text for each in traces)]
-    print("\n\n".join(shown))
+    print("\n\n".join([*shown, *filter(None, [rank_text(traces)])]))
     if html is not None:
         print(f"\npage written to {html}")
     if strange:

@@ -59,7 +59,10 @@ def cycle_lines(found: Cycles) -> list[str]:
     ]
     if found.communication_ms:
         share = 100 * found.communication_ms / found.busy_ms
-        lines.append(f"exchange   {_ms(found.communication_ms)} between GPUs, {share:.0f} % of the busy time")
+        lines.append(
+            f"exchange   {_ms(found.communication_ms)} between GPUs, {share:.0f} % of the busy time, "
+            "waiting for other ranks included"
+        )
     return lines
 
 
