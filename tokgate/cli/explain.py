@@ -46,6 +46,9 @@ def explain(
     kinds = {path: is_trace(path) for path in logs}
     floor = _floor(target, bandwidth_gb_s, context_tokens, effective_cycle_ms, any(kinds.values()))
     explained = [_explain(path, logs) for path in logs if not kinds[path]]
+    if effective_cycle_ms is None and len(explained) == 1:
+        # A log and a trace of the same server: the log says how long a cycle takes without the profiler.
+        effective_cycle_ms = _cycle_ms(explained[0][0])
     traces = [
         explain_trace(path, _name(path, logs), floor, effective_cycle_ms) for path in logs if kinds[path]
     ]
@@ -68,6 +71,11 @@ def explain(
         print(f"\npage written to {html}")
     if strange:
         raise UsageFault(f"not a log of SGLang: {', '.join(strange)}")
+
+
+def _cycle_ms(record: Explanation) -> float | None:
+    """Cycle with the fewest running requests of a log, ms; ``None`` when it shows no rate."""
+    return min(((rate.running, rate.cycle_ms) for rate in record.rates), default=(0, None))[1]
 
 
 def _floor(
