@@ -149,10 +149,11 @@ class Run:
 
     def against_baseline(self, visit: Visit, workload: Workload, metric: str) -> Verdict:
         """One gated metric against its stored baseline; what that leaves open, by blocks, within the budget."""
-        verdict = self.judge.against_baseline(visit.measured(workload), metric)
+        measured = visit.measured(workload)
+        verdict = self.judge.against_baseline(measured, metric, concurrency=workload.concurrency)
         if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None or self.setup.reference is None:
             return verdict
-        asked = Asked(workload.name, metric, visit.measured(workload).samples[0].identity)
+        asked = Asked(workload.name, metric, measured.samples[0].identity)
         open_ = open_questions(visit, self._measured, self.judge)
         return self._settling.build(verdict, asked, open_, self._measured) if asked in open_ else verdict
 

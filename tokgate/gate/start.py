@@ -12,7 +12,7 @@ from pathlib import Path
 from tokgate import baselines
 from tokgate.config.gate import PhaseFloors
 from tokgate.config.profiles import Model, Profile
-from tokgate.errors import Misconfigured, UsageFault
+from tokgate.errors import EngineFault, Misconfigured, UsageFault
 from tokgate.gate import hub, modelstore
 from tokgate.gate.results import Shelf
 from tokgate.gate.setup import Setup
@@ -165,22 +165,26 @@ class Starter:
                 # Launches of an emulated engine are alike unless they are told apart.
                 argv += ["--launch-seed", str((self._launch_seed or 0) + number)]
         argv += setup.request.engine_flags
-        return start(
-            LaunchSpec(
-                profile=profile,
-                engine=engine,
-                argv=tuple(argv),
-                env=self._environment(profile, arguments.env),
-                host=HOST,
-                port=port,
-                log_path=self._results.folder / "logs" / f"{profile.name}-{number}.log",
-                forensics_dir=self._results.folder / "forensics",
-                deadlines=setup.gate.deadlines.floors.get(engine.kind, PhaseFloors()),
-                usual_time_factor=setup.gate.deadlines.usual_time_factor,
-                usual_s=self._usual_s(profile),
-                teardown_s=setup.gate.deadlines.teardown_s,
-            )
+        launch = LaunchSpec(
+            profile=profile,
+            engine=engine,
+            argv=tuple(argv),
+            env=self._environment(profile, arguments.env),
+            host=HOST,
+            port=port,
+            log_path=self._results.folder / "logs" / f"{profile.name}-{number}.log",
+            forensics_dir=self._results.folder / "forensics",
+            deadlines=setup.gate.deadlines.floors.get(engine.kind, PhaseFloors()),
+            usual_time_factor=setup.gate.deadlines.usual_time_factor,
+            usual_s=self._usual_s(profile),
+            teardown_s=setup.gate.deadlines.teardown_s,
         )
+        try:
+            return start(launch)
+        except EngineFault as fault:
+            # Where the profile's words are known to mean trouble on this version, that may be the reason.
+            fault.details = (*fault.details, *(f"of SGLang {engine.version}: {n}" for n in arguments.notes))
+            raise
 
     def _check(self, profile: Profile, algorithm: str, target: Path, draft: Path) -> None:
         try:

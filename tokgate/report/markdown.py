@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokgate.report.rows import counts, rows
+from tokgate.report.speculation_table import markdown, speculation_rows
 from tokgate.verdict import Verdict
 
 
@@ -27,6 +28,7 @@ def report(header: Sequence[str], verdicts: Sequence[Verdict]) -> str:
         f"| {row.kind} | {row.subject} | {row.metric} | {row.now} | {row.reference} | {row.change} |"
         for row in rows(verdicts)
     ]
+    lines += markdown(speculation_rows(verdicts))
     for verdict in verdicts:
         if verdict.outcome != "green":
             lines += ["", "```", verdict.text(), "```"]

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tokgate.report.rows import counts, rows
+from tokgate.report.speculation_table import plain, speculation_rows
 from tokgate.verdict import Verdict
 
 MIN_WIDTH = 120
@@ -37,6 +38,7 @@ def summary_lines(
         color: whether to print ANSI colours.
     """
     lines = _lines(table(verdicts), width, color) if verdicts else ["no verdict was reached"]
+    lines += plain(speculation_rows(verdicts))
     lines += [f"not applicable: {name}: {reason}" for name, reason in not_applicable.items()]
     if verdicts:
         lines.append(counts(verdicts))

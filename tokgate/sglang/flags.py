@@ -211,7 +211,10 @@ def _speculation(
         notes.append("max_running_requests is not given: with speculation SGLang caps it at 48")
     split = {profile.prefill_attention_backend, profile.decode_attention_backend} - {None}
     if len(split) == 2 and not rules.since(17) and not on_cpu:
-        notes.append("different prefill and decode attention backends with EAGLE may crash before 0.5.17")
+        notes.append(
+            "different prefill and decode attention backends with EAGLE are reported to crash before 0.5.17 "
+            "(sglang issue 32268)"
+        )
     return [
         "--speculative-algorithm",
         algorithm,
