@@ -49,6 +49,8 @@ KINDS: dict[str, Kind] = {
     "repeat-token": Kind("one output token comes twice", "DEPTH", "8"),
     "truncate": Kind("output ends early, finish reason 'length'", "TOKENS", "16"),
     "swap-requests": Kind("concurrent requests get each other's tokens"),
+    "stale-prefix": Kind("what the prefix cache holds is taken for another prompt's"),
+    "tie-flip": Kind("the second-best token where it is less than so many nats behind", "NATS", "0.01"),
     "accept-one": Kind("no draft token is ever accepted: accept length 1.00"),
     "not-replayed": Kind("graphs are captured, but every pass runs without them"),
     "slow": Kind("every step takes longer by a factor", "FACTOR", "1.1"),
@@ -58,6 +60,8 @@ KINDS: dict[str, Kind] = {
     "http-500": Kind("every n-th generation request fails with status 500", "EVERY", "3"),
     "early-close": Kind("connections close in mid-stream", "AFTER_TOKENS", "16"),
 }
+
+_FRACTIONS = ("slow", "tie-flip")
 
 
 class FaultSpecError(Exception):
@@ -125,7 +129,7 @@ def _parse(spec: str) -> Fault:
             number = float(argument)
         except ValueError:
             raise FaultSpecError(f"fault '{name}': '{argument}' is no number") from None
-        if not number > 0 or (name != "slow" and number != int(number)):
+        if not number > 0 or (name not in _FRACTIONS and number != int(number)):
             raise FaultSpecError(
                 f"fault '{name}': {kind.argument} must be a positive number, got '{argument}'"
             )

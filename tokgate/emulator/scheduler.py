@@ -118,6 +118,8 @@ class Scheduler:
         while self._waiting and room > 0 and (budget > 0 or not self._prefilling):
             sequence = self._waiting.popleft()
             sequence.cached = self._cache.match(sequence.prompt)
+            if sequence.cached and sequence.user and "stale-prefix" in self._faults:
+                sequence.spoil()
             budget -= len(sequence.prompt) - sequence.cached
             self._prefilling.append(sequence)
             room -= 1
@@ -220,7 +222,7 @@ class Scheduler:
     def _swap(self) -> None:
         free = [s for s in self._running if s.user and not s.partner]
         for left, right in zip(free[::2], free[1::2], strict=False):
-            left.state, right.state = right.state, left.state
+            left.chain, right.chain = right.chain, left.chain
             left.partner = right.partner = True
 
     # --- messages from the HTTP process ---------------------------------------------------------

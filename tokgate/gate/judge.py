@@ -21,7 +21,7 @@ from tokgate.config.workloads import Workload
 from tokgate.errors import UsageFault
 from tokgate.gate.case import JudgedCase
 from tokgate.gate.comparable import obstacles, remarks
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.gate.starts import Starts
 from tokgate.gate.starts import verdict as starts_verdict
 from tokgate.gate.words import count, figure, figures

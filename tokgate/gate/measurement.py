@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,13 +13,15 @@ from tokgate.analysis.parity_case import Case
 from tokgate.analysis.voids import void_reasons
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
-from tokgate.errors import EngineFault, HostFault, LoadFault
+from tokgate.errors import LoadFault
 from tokgate.gate import passes
 from tokgate.gate.parity import Answers, ask
-from tokgate.gate.results import Results
+from tokgate.gate.results import Shelf
+from tokgate.gate.runs import Measured, Runs
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import STARTUP, Starter
-from tokgate.host.contention import difference, snapshot
+from tokgate.host import gpu
+from tokgate.host.contention import Snapshot, difference, snapshot
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure
 from tokgate.load.sample import Audit, Identity, Sample
@@ -28,42 +30,15 @@ from tokgate.server.timeline import Capture
 from tokgate.server.truth import Variable
 from tokgate.sglang.http import resolved
 
-SERVERS_DOING = ("failed_requests", "short_output", "excess_output", "prompt_length", "cached_tokens")
-"""Causes of void runs that lie with what the server answered: no host is to blame."""
+__all__ = ["Cancelled", "Measured", "Measurer", "Started"]
+
+
+NVML_S = 5.0
+"""Longest wait for an answer of NVML."""
 
 
 class Cancelled(Exception):
     """The gate is closing; raised between two runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """All runs of a workload on one launch.
-
-    Attributes:
-        samples: runs that count, in order.
-        void: runs that do not, each with its reasons.
-        files: of ``samples``, in order.
-    """
-
-    samples: tuple[Sample, ...]
-    void: tuple[Sample, ...]
-    files: tuple[Path, ...]
-
-    def series(self, metric: str) -> list[float]:
-        """The metric's value of every run that has it, in its unit."""
-        return [s.metrics[metric] for s in self.samples if metric in s.metrics]
-
-    def extra_info(self) -> dict[str, object]:
-        """What is kept beside the rounds of a benchmark: identity and every metric, run by run."""
-        identity = self.samples[0].identity
-        names = sorted({name for sample in self.samples for name in sample.metrics})
-        return {
-            "engine": identity.engine_name,
-            "host_class": identity.host_class,
-            "sglang": identity.sglang_version,
-            **{name: self.series(name) for name in names},
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +77,20 @@ class Measurer:
         setup: the checked request.
         results: where Samples go.
         starter: knows which model a profile serves.
+        beside: processes of other servers that the gate keeps up on the same GPUs.
     """
 
-    def __init__(self, setup: Setup, results: Results, starter: Starter) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        results: Shelf,
+        starter: Starter,
+        *,
+        beside: Callable[[], Iterable[int]] = tuple,
+    ) -> None:
         self._setup = setup
+        self._beside = beside
+        self._gpus = _open_gpus(setup)
         self._results = results
         self._starter = starter
         self._cancelled = threading.Event()
@@ -161,37 +146,26 @@ class Measurer:
             ResultsUnwritable: a Sample cannot be stored.
             Cancelled: the gate is closing.
         """
-        gate = self._setup.gate
+        runs = self.runs(server, profile, workload)
+        for _ in range(self._setup.gate.runs.measured):
+            runs.one()
+        return runs.measured
+
+    def runs(self, server: Server, profile: Profile, workload: Workload) -> Runs:
+        """Warm a workload up, to be measured run by run.
+
+        Raises:
+            TokgateError: as :meth:`workload`.
+        """
         prompts = prompt_sets.build(workload, vocabulary=self._starter.served(profile).vocabulary)
-        for _ in range(gate.runs.warmup):
+        for _ in range(self._setup.gate.runs.warmup):
             self._run(server, profile, workload, prompts, run=0)
-        good: list[Sample] = []
-        void: list[Sample] = []
-        files: list[Path] = []
-        while len(good) < gate.runs.measured:
-            sample = self._run(server, profile, workload, prompts, run=len(good) + len(void))
-            path = self._results.add_sample(sample)
-            if not sample.void:
-                good.append(sample)
-                files.append(path)
-                continue
-            void.append(sample)
-            if len(void) > gate.void.max_void_runs:
-                failed = [v for s in void for v in s.void if v.cause in SERVERS_DOING]
-                if failed:
-                    raise EngineFault(
-                        f"{len(void)} of {len(void) + len(good)} runs of {workload.name} are void: "
-                        f"{failed[0].message}",
-                        [f"run {s.identity.run}: {v.message}" for s in void for v in s.void][:12],
-                        profile=profile.name,
-                        phase=workload.name,
-                        files=[server.log_path],
-                    )
-                raise HostFault(
-                    f"{len(void)} of {len(void) + len(good)} runs are void: {void[0].void[0].message}",
-                    [f"run {s.identity.run}: {reason.message}" for s in void for reason in s.void][:12],
-                )
-        return Measured(tuple(good), tuple(void), tuple(files))
+        return Runs(
+            lambda number: self._run(server, profile, workload, prompts, run=number),
+            self._results.add_sample,
+            bound=self._setup.gate.void.max_void_runs,
+            subject=(profile.name, workload.name, server.log_path),
+        )
 
     def parity(self, server: Server, case: Case, *, as_reference: bool) -> Answers:
         """The server's greedy answers to a case.
@@ -235,7 +209,7 @@ class Measurer:
         server.flush_cache()
         pids = [process.pid for process in server.processes()]
         scraped = passes.scrape(server)
-        before = snapshot(pids)
+        before = self._snapshot(pids)
         try:
             with server.watch(f"{workload.name}"):
                 got = measure(
@@ -245,7 +219,7 @@ class Measurer:
             server.ensure_alive()
             phase = f"{stall.phase} of {workload.name}"
             raise server.hang(phase, stall.waited_s, stall.limit_s) from stall
-        contention = difference(before, snapshot(pids))
+        contention = difference(before, self._snapshot(pids))
         sample = Sample(
             identity=self._identity(server, profile, workload.name, workload.digest, run=run),
             requests=got.requests,
@@ -269,6 +243,17 @@ class Measurer:
             void=tuple(reason for reason in reasons if reason.cause not in advisory),
             advisory=tuple(reason for reason in reasons if reason.cause in advisory),
         )
+
+    def _snapshot(self, pids: Sequence[int]) -> Snapshot:
+        """Counters now. An NVML that once gave no answer in time is not asked again."""
+        if self._gpus is not None:
+            nvml, indices = self._gpus
+            beside = list(self._beside())
+            found = gpu.within(NVML_S, lambda: snapshot(pids, nvml, indices, beside), None)
+            if found is not None:
+                return found
+            self._gpus = None
+        return snapshot(pids)
 
     def _deadlines(self) -> Deadlines:
         given = self._setup.gate.deadlines
@@ -298,3 +283,13 @@ class Measurer:
             started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             resolved=resolved(server.server_info),
         )
+
+
+def _open_gpus(setup: Setup) -> tuple[gpu.Nvml, list[int]] | None:
+    """NVML and the GPUs that this engine's profiles use; ``None`` where there are none to be watched."""
+    if setup.engine.kind != "gpu":
+        return None
+    nvml = gpu.open_nvml()
+    if isinstance(nvml, str):
+        return None
+    return nvml, gpu.visible_indices(nvml, setup.engine.env, max(p.tp for p in setup.profiles.values()))

@@ -145,7 +145,15 @@ def read(request: Request) -> Setup:
         ResultsUnwritable: results cannot be written where they should go.
         HostFault: no profile can be run on this host: each needs more GPUs, say.
     """
-    engine, because = _engine(request)
+    return for_engine(request, *_engine(request))
+
+
+def for_engine(request: Request, engine: Engine, because: str = "given") -> Setup:
+    """As :func:`read`, for an engine that was chosen already: one of two versions, say.
+
+    Raises:
+        ConfigFault, UsageFault, ResultsUnwritable: as :func:`read`.
+    """
     if request.faults and engine.kind != "emulated":
         raise UsageFault(f"--engine-fault plants faults in the emulated engine; this one is '{engine.name}'")
     if request.startup_repeats < 1:

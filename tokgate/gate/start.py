@@ -14,7 +14,7 @@ from tokgate.config.gate import PhaseFloors
 from tokgate.config.profiles import Model, Profile
 from tokgate.errors import UsageFault
 from tokgate.gate import modelstore
-from tokgate.gate.results import Results
+from tokgate.gate.results import Shelf
 from tokgate.gate.setup import Setup
 from tokgate.host.ports import free_port
 from tokgate.models import guard
@@ -57,11 +57,14 @@ class Starter:
     Args:
         setup: the checked request.
         results: logs and forensics go there.
+        launch_seed: tells the first launch of an emulated engine from others like it, and the next ones by
+            counting on; ``None``: all launches of a profile are alike unless starts are repeated.
     """
 
-    def __init__(self, setup: Setup, results: Results) -> None:
+    def __init__(self, setup: Setup, results: Shelf, *, launch_seed: int | None = None) -> None:
         self._setup = setup
         self._results = results
+        self._launch_seed = launch_seed
         self._lock = threading.Lock()
         self._launches: Counter[str] = Counter()
 
@@ -135,9 +138,9 @@ class Starter:
                 name, _, spec = fault.rpartition("=")
                 if name in ("", profile.name):
                     argv += ["--fault", spec]
-            if setup.request.startup_repeats > 1:
+            if self._launch_seed is not None or setup.request.startup_repeats > 1:
                 # Launches of an emulated engine are alike unless they are told apart.
-                argv += ["--launch-seed", str(number)]
+                argv += ["--launch-seed", str((self._launch_seed or 0) + number)]
         argv += setup.request.engine_flags
         return start(
             LaunchSpec(

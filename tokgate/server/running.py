@@ -16,9 +16,10 @@ from tokgate.errors import Exited, Hang, HostFault
 from tokgate.host import proc
 from tokgate.server import faults, libraries, probe, truth, wording
 from tokgate.server.group import Death, ProcessGroup
+from tokgate.server.ledger import GpuLedger
 from tokgate.server.oddity import odd_captures
 from tokgate.server.spec import LaunchSpec
-from tokgate.server.teardown import GpuLedger, Teardown, tear_down
+from tokgate.server.teardown import Teardown, tear_down
 from tokgate.server.timeline import Capture, PhaseTime
 from tokgate.sglang.http import Override, overrides
 
@@ -154,7 +155,7 @@ class Server:
         if death is not None:
             self._death = death
             error = faults.exited(self.spec, death, phase, None, self._group)
-            self._end(0.0)
+            error.details += self._end(0.0).told
             raise error
 
     @contextmanager
@@ -211,7 +212,7 @@ class Server:
             self._death = self._group.death()
         if self._death is not None:
             error = faults.exited(self.spec, self._death, phase, None, self._group)
-            self._end(0.0)
+            error.details += self._end(0.0).told
             return error
         if self.stopped:
             return Hang(
@@ -224,7 +225,7 @@ class Server:
                 files=[self.log_path],
             )
         hang = faults.hang(self.spec, self._group, phase, phase, waited_s, limit_s, usual_s, serving=True)
-        self._end(0.0)
+        hang.details += self._end(0.0).told
         return hang
 
     def stop(self) -> Teardown:
