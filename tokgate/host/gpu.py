@@ -134,7 +134,8 @@ class Nvml:
         """Names of GPUs; ``unknown`` for one that does not answer."""
         nvml = self._nvml
         found = (
-            self._ask(lambda i: nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(i)), i) for i in indices
+            self._ask(lambda i: nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(i)), i)
+            for i in indices
         )
         return [_text(name) or "unknown" for name in found]
 
