@@ -100,7 +100,7 @@ class Host:
     def profile(self, name: str, **changes: Any) -> Profile:
         """A shipped profile with as many ranks as there are here, small enough for several beside each other."""
         found = load_profiles(self.config / "profiles.yaml").get(name)
-        small = {"tp": self.tp, "mem_fraction": 0.3, "max_total_tokens": 32768, "cuda_graph_max_bs": 8}
+        small = {"tp": self.tp, "mem_fraction": 0.5, "max_total_tokens": 32768, "cuda_graph_max_bs": 8}
         return replace(found, **{**small, "max_running_requests": 8, **changes})
 
     def start(self, profile: Profile, name: str, *, plant: Plant | None = None, **floors: float) -> Server:
