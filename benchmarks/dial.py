@@ -35,7 +35,7 @@ from tokgate.config.engine import Engine, resolve_engine
 from tokgate.config.profiles import AttentionMode
 from tokgate.host import gpu
 from tokgate.host.lock import GpuLocks
-from tokgate.server.teardown import GpuLedger
+from tokgate.server.ledger import GpuLedger
 from tokgate.sglang.flags import applicability
 
 PARTS = ("dial", "misuse", "tie", "8b")
@@ -150,7 +150,7 @@ def main() -> int:
         bench = Bench(options, engine, models)
         run(bench)
         parity_with_baseline(bench)
-        left = before.above_mib()
+        left = before.left_mib(before.held(()))
     for log in (options.out / "logs").glob("*.log"):
         with log.open("rb") as source, gzip.open(f"{log}.gz", "wb") as packed:
             shutil.copyfileobj(source, packed)

@@ -55,7 +55,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def _delay(module: ModuleType) -> None:
-    scheduler: Any = module.Scheduler  # type: ignore[attr-defined]
+    scheduler: Any = module.Scheduler
     run_batch = scheduler.run_batch
 
     def slow(self: Any, batch: Any, *arguments: Any, **named: Any) -> Any:

@@ -16,8 +16,9 @@ from tests.environments.wheels import pinned, recipe, wheel
 from tokgate.config.engine import load_engine, resolve_engine
 from tokgate.environments import environment, installer
 from tokgate.environments.checksum import contents
-from tokgate.environments.environment import MARKER, make, site_packages, standing
+from tokgate.environments.environment import make, standing
 from tokgate.environments.recipe import RECIPES, Recipe
+from tokgate.environments.store import MARKER, site_packages
 from tokgate.errors import HostFault
 
 # Fails as uv does where it finds nothing; also where uv is not installed.
@@ -214,7 +215,7 @@ def test_public_torch_gets_its_cuda_libraries_and_pip_stands_in_for_uv(
     lock_file.write_text(pinned(torch, *others))
     for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(installer, "_uv", lambda: UV)
+    monkeypatch.setattr(installer, "uv", lambda: UV)
     said: list[str] = []
     made = make(recipe(lock_file, "sglang"), tmp_path, said.append)
     assert any(line.startswith("uv could not, pip will try: ") for line in said)

@@ -58,3 +58,43 @@ def recipe(lock_file: Path, *modules: str) -> Recipe:
         disk_bytes=50_000_000,
         summary="small wheels",
     )
+
+
+def project(folder: Path, name: str, version: str, code: str = "", requires: str = "") -> Path:
+    """A folder that builds into such a wheel; its build backend is its own, so that it needs no index."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    (folder / "backend.py").write_text(BACKEND)
+    (folder / "project.txt").write_text(f"{name} {version} {requires}")
+    (folder / "code.txt").write_text(code)
+    return folder
+
+
+BACKEND = """
+import base64, hashlib, pathlib, zipfile
+
+
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    name, version, *requires = pathlib.Path("project.txt").read_text().split()
+    pathlib.Path("droppings").touch()
+    metadata = f"Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n"
+    metadata += "".join(f"Requires-Dist: {line}\\n" for line in requires)
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": pathlib.Path("code.txt").read_text(),
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    record = f"{info}/RECORD"
+    rows = []
+    wheel = f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(pathlib.Path(directory, wheel), "w") as archive:
+        for path, text in files.items():
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+            archive.writestr(path, text)
+            rows.append(f"{path},sha256={digest},{len(text.encode())}")
+        archive.writestr(record, "\\n".join([*rows, f"{record},,"]) + "\\n")
+    return wheel
+"""

@@ -36,6 +36,7 @@ class EngineFile(Section):
     launcher: list[str] = list(DEFAULT_LAUNCHER)
     env: dict[str, str] = {}
     scenario: str | None = None
+    lock: str | None = None
     lock_digest: str | None = None
 
 
@@ -52,6 +53,7 @@ class Engine:
         launcher: arguments after the interpreter, before the server's own flags.
         env: variables that the engine needs whatever the profile.
         scenario: name or path of a scenario, emulated engine only.
+        lock: file that says what the environment holds, kept with every result; None when there is none.
         lock_digest: digest of the environment's lock file, when `tokgate env make` wrote the file.
     """
 
@@ -63,6 +65,7 @@ class Engine:
     launcher: tuple[str, ...] = DEFAULT_LAUNCHER
     env: Mapping[str, str] = field(default_factory=dict)
     scenario: str | None = None
+    lock: Path | None = None
     lock_digest: str | None = None
 
 
@@ -103,6 +106,7 @@ def load_engine(path: Path) -> Engine:
         launcher=EMULATED_LAUNCHER if raw.kind == "emulated" else tuple(raw.launcher),
         env=dict(raw.env),
         scenario=(raw.scenario or "founding") if raw.kind == "emulated" else None,
+        lock=(path.parent / raw.lock).absolute() if raw.lock else None,
         lock_digest=raw.lock_digest,
     )
 

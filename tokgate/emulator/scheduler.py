@@ -151,9 +151,9 @@ class Scheduler:
         if "crash-first-replay" in self._faults and not prefill:
             raise SchedulerError("CUDA error: an illegal memory access was encountered (planted fault)")
         self._barrier()
-        if self._tracer and self._tracer.add(
-            prefill, self._report.replayed(len(self._running)), self._pass_begin, self._pass_end
-        ):
+        batch = len(self._prefilling if prefill else self._running)
+        replayed = self._report.replayed(batch)
+        if self._tracer and self._tracer.add(prefill, replayed, batch, self._pass_begin, self._pass_end):
             self._stop_tracer()
         entries = self._first_tokens() if prefill else self._decode()
         if entries:
@@ -264,7 +264,14 @@ class Scheduler:
             self._reply(message, "Profiling is already in progress. Call /stop_profile first.")
             return
         graphs = launched_graphs(self._settings)
-        tracer = Tracer(message["output_dir"], message["num_steps"], 0, self._timing.kernels_ms, graphs)
+        tracer = Tracer(
+            message["output_dir"],
+            message["num_steps"],
+            0,
+            self._timing.kernels_ms,
+            graphs,
+            self._settings.patch,
+        )
         self._tracer = tracer
         self._log.line(
             f"Profiling starts. Traces will be saved to: {tracer.output_dir} "

@@ -1,20 +1,12 @@
-"""Make an environment, find a made one, and check that it still is what was made.
+"""Make one of the built-in environments, and tell whether it is there.
 
-Under the root, each environment has a folder of its name::
-
-    cpu/engine.yaml              written last; what --engine cpu reads
-    cpu/<lock digest>/           the virtual environment; complete once made.json is in it
-    cpu/tokgate-<digest>/        the files of tokgate's own that run in the engine
-    cpu/.lock                    held by the maker
-
-A virtual environment cannot be moved, so it is built in place, in the folder of its lock's digest, and
-only the marker says that it is whole. What a killed maker left has no marker and is built anew.
+Its folder is as :mod:`tokgate.environments.store` says, and holds one more: ``tokgate-<digest>/``, the
+files of tokgate's own that run in the engine.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import time
@@ -23,19 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from filelock import FileLock, Timeout
 
 from tokgate.config.engine import load_engine
-from tokgate.environments import installer
+from tokgate.environments import installer, store
 from tokgate.environments.checksum import Contents, contents
-from tokgate.environments.recipe import CPU_ENVIRONMENT, KERNELS, LAUNCHER, RECIPES, Recipe
-from tokgate.errors import HostFault, UsageFault
+from tokgate.environments.recipe import CPU_ENVIRONMENT, KERNELS, LAUNCHER, Recipe
+from tokgate.environments.store import MARKER, site_packages
+from tokgate.errors import HostFault
 
 Say = Callable[[str], None]
-MARKER = "made.json"
+PYTHON = "3.11"  # the built-in locks are resolved for it
 GLIBC = (2, 34)  # of the oldest system that SGLang's wheels run on
-# Present in a venv without being in the lock.
-SEEDS = frozenset({"pip", "setuptools"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +47,6 @@ class Made:
     wall_s: float
 
 
-def recipe_named(name: str) -> Recipe:
-    """The recipe of that name.
-
-    Raises:
-        UsageFault: there is none; says which there are.
-    """
-    if name not in RECIPES:
-        raise UsageFault(f"no environment named '{name}' to make", [f"there are: {', '.join(RECIPES)}"])
-    return RECIPES[name]
-
-
 def make(recipe: Recipe, root: Path, say: Say, *, rebuild: bool = False) -> Made:
     """Make an environment, or check and return the one that is there. Safe to call from several processes.
 
@@ -84,13 +63,13 @@ def make(recipe: Recipe, root: Path, say: Say, *, rebuild: bool = False) -> Made
     environment = folder / recipe.lock.digest[:12]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _held(folder / ".lock", say):
+        with store.held(folder, say):
             built = rebuild or not (environment / MARKER).is_file()
             if built:
                 _fit(recipe, folder)
                 _build(recipe, environment, say)
             else:
-                _unaltered(recipe, environment)
+                store.unaltered(environment, _rebuild(recipe))
             engine_file = _publish(recipe, folder, environment)
     except OSError as error:
         raise HostFault(f"cannot make '{recipe.name}' in {folder}: {error.strerror}") from error
@@ -127,24 +106,13 @@ def standing(recipe: Recipe, root: Path) -> Standing | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HostFault(
             f"environment '{recipe.name}' is damaged: {marker} cannot be read",
-            [f"build it anew with: tokgate env make {recipe.name} --rebuild"],
+            [f"build it anew with: {_rebuild(recipe)}"],
         ) from error
     return Standing(disk_bytes, engine.lock_digest == recipe.digest)
 
 
-def site_packages(environment: Path) -> Path:
-    """Where an environment's packages lie."""
-    return environment / "lib" / "python3.11" / "site-packages"
-
-
-def _held(path: Path, say: Say) -> FileLock:
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        say(f"another process is making this environment (it holds {path}); waiting for it")
-        lock.acquire()
-    return lock
+def _rebuild(recipe: Recipe) -> str:
+    return f"tokgate env make {recipe.name} --rebuild"
 
 
 def _fit(recipe: Recipe, folder: Path) -> None:
@@ -159,7 +127,7 @@ def _fit(recipe: Recipe, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < recipe.disk_bytes:
         raise HostFault(
-            f"environment '{recipe.name}' takes {_gb(recipe.disk_bytes)}; {folder} has {_gb(free)} free",
+            f"environment '{recipe.name}' takes {store.gb(recipe.disk_bytes)}; {folder} has {store.gb(free)} free",
             ["choose another place with --root, or with TOKGATE_HOME"],
         )
 
@@ -169,47 +137,24 @@ def _build(recipe: Recipe, environment: Path, say: Say) -> None:
         say(f"removing what is in {environment}")
         shutil.rmtree(environment)
     began = time.monotonic()
-    say(f"{recipe.name}: {recipe.summary}; about {_gb(recipe.disk_bytes)} and 2 minutes, into {environment}")
+    say(
+        f"{recipe.name}: {recipe.summary}; about {store.gb(recipe.disk_bytes)} and 2 minutes, into {environment}"
+    )
     lock = recipe.lock
-    installer.create(environment)
+    installer.create(environment, PYTHON)
     installer.install(environment, lock, say)
     say(f"checking what is installed ({time.monotonic() - began:.0f} s so far)")
     found = _matching(recipe, contents(site_packages(environment)))
     _imports(recipe, environment)
-    disk_bytes = _disk_bytes(environment)
     wall_s = time.monotonic() - began
-    marker = {
-        "name": recipe.name,
-        "lock_digest": lock.digest,
-        "contents_digest": found.digest,
-        "disk_bytes": disk_bytes,
-        "build_wall_s": round(wall_s, 1),
-        "versions": dict(sorted(found.versions.items())),
-    }
-    _write(environment / MARKER, json.dumps(marker, indent=1) + "\n")
-    size, count = _gb(disk_bytes), len(found.versions)
+    disk_bytes = store.mark(environment, recipe.name, lock, found, wall_s, {})
+    size, count = store.gb(disk_bytes), len(found.versions)
     say(f"made: {count} packages, {size}, {wall_s:.0f} s, checksum {found.digest[:12]}")
 
 
 def _matching(recipe: Recipe, found: Contents) -> Contents:
-    """Every package of the lock in its version, every recorded file there, nothing unknown."""
-    locked = recipe.lock.versions
-    faults = [
-        f"  {name}: {found.versions.get(name, 'absent')}, locked {version}"
-        for name, version in locked.items()
-        if found.versions.get(name, "").partition("+")[0] != version
-    ]
     # A CUDA build of torch brings its libraries; nothing else may come along.
-    known = {*locked, *SEEDS}
-    faults += [
-        f"  {name} {version}: not in the lock"
-        for name, version in found.versions.items()
-        if name not in known and not name.startswith(("nvidia-", "cuda-"))
-    ]
-    faults += [f"  {line}" for line in found.damaged[:10]]
-    if faults:
-        raise HostFault(f"the environment '{recipe.name}' is not what its lock says", faults)
-    return found
+    return store.matching(recipe.name, recipe.lock, found, ("nvidia-", "cuda-"))
 
 
 def _imports(recipe: Recipe, environment: Path) -> None:
@@ -219,29 +164,12 @@ def _imports(recipe: Recipe, environment: Path) -> None:
     installer.inside(environment, code, {**CPU_ENVIRONMENT, **path})
 
 
-def _unaltered(recipe: Recipe, environment: Path) -> None:
-    """What lies there is what was made: same packages, same files, same sizes."""
-    try:
-        recorded = json.loads((environment / MARKER).read_text(encoding="utf-8"))["contents_digest"]
-    except (ValueError, KeyError, TypeError):
-        recorded = None
-    found = contents(site_packages(environment))
-    if found.damaged or found.digest != recorded:
-        changed = [f"  {line}" for line in found.damaged[:10]] or [
-            "  packages were added, removed or changed"
-        ]
-        raise HostFault(
-            f"the environment in {environment} was altered after it was made",
-            [*changed, f"build it anew with: tokgate env make {recipe.name} --rebuild"],
-        )
-
-
 def _publish(recipe: Recipe, folder: Path, environment: Path) -> Path:
     """Put tokgate's own files beside the environment and write ``engine.yaml``, last and at once."""
     own = folder / f"tokgate-{recipe.sources_digest[:12]}"
     for path in recipe.sources():
         (own / path).parent.mkdir(parents=True, exist_ok=True)
-        _write(own / path, (KERNELS / path).read_text(encoding="utf-8"))
+        store.write(own / path, (KERNELS / path).read_text(encoding="utf-8"))
     engine = {
         "kind": "cpu",
         "version": recipe.version,
@@ -249,26 +177,12 @@ def _publish(recipe: Recipe, folder: Path, environment: Path) -> Path:
         "pythonpath": [str(own.absolute())],
         "launcher": [str(own.absolute() / LAUNCHER)],
         "env": dict(CPU_ENVIRONMENT),
+        "lock": store.LOCK,
         "lock_digest": recipe.digest,
     }
+    store.write(folder / store.LOCK, recipe.lock_file.read_text(encoding="utf-8"))
     engine_file = folder / "engine.yaml"
     head = f"# Written by: tokgate env make {recipe.name}\n"
-    _write(engine_file, head + yaml.safe_dump(engine, sort_keys=False, width=1000))
+    store.write(engine_file, head + yaml.safe_dump(engine, sort_keys=False, width=1000))
+    store.touch_used(folder)
     return engine_file
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file's content so that a reader sees the old or the new, never a part."""
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
-def _disk_bytes(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*"))
-
-
-def _gb(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.1f} GB"

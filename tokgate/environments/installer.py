@@ -11,33 +11,41 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tokgate.environments.lock import Lock
+from tokgate.environments.wheel import LocalWheel
 from tokgate.errors import HostFault
 
 Say = Callable[[str], None]
 LAST_LINES = 15
-PYTHON = (3, 11)  # the locks are resolved for it
 
 
-def interpreter() -> str:
-    """A CPython 3.11 to make environments from: the running one, else ``python3.11`` on PATH.
+def interpreter(python: str) -> str:
+    """A CPython to make environments from: the running one, else the one of that version on PATH.
+
+    Args:
+        python: its version, as in ``3.11``.
 
     Raises:
         HostFault: there is none.
     """
-    if sys.version_info[:2] == PYTHON and sys.implementation.name == "cpython":
+    if python == running() and sys.implementation.name == "cpython":
         return sys.executable
-    found = shutil.which("python3.11")
+    found = shutil.which(f"python{python}")
     if found is None:
         raise HostFault(
-            "making an engine environment needs CPython 3.11",
-            [f"this is {sys.version.split()[0]} ({sys.executable}) and there is no python3.11 on PATH"],
+            f"making an engine environment needs CPython {python}",
+            [f"this is {sys.version.split()[0]} ({sys.executable}) and there is no python{python} on PATH"],
         )
     return found
 
 
-def create(environment: Path) -> None:
+def running() -> str:
+    """Version of the running Python, as in ``3.11``."""
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def create(environment: Path, python: str) -> None:
     """A virtual environment with pip in it."""
-    run([interpreter(), "-m", "venv", str(environment)], "making the virtual environment")
+    run([interpreter(python), "-m", "venv", str(environment)], "making the virtual environment")
 
 
 def install(environment: Path, lock: Lock, say: Say) -> None:
@@ -67,22 +75,57 @@ def install(environment: Path, lock: Lock, say: Say) -> None:
         say(f"installing {wheel.name.split('-cp')[0]} by pip ({wheel.stat().st_size / 1e6:.0f} MB)")
         run([*install_pip, str(torch), "--no-index", "--find-links", scratch], "installing torch")
 
-        uv = _uv()
-        if uv is not None:
+        by_uv = uv()
+        if by_uv is not None:
             say(f"installing {len(others)} other packages by uv")
-            command = [uv, "pip", "install", "--python", python, "--no-deps", "--compile-bytecode"]
+            command = [by_uv, "pip", "install", "--python", python, "--no-deps", "--compile-bytecode"]
             try:
                 run([*command, "--require-hashes", "--requirement", str(rest)], "installing by uv")
             except HostFault as fault:
                 say(f"uv could not, pip will try: {fault.details[-1].strip()}")
-                uv = None
-        if uv is None:
+                by_uv = None
+        if by_uv is None:
             say(f"installing {len(others)} other packages by pip")
             run([*install_pip, str(rest)], "installing by pip")
 
         if "+cpu" not in wheel.name:
             say("this torch is a CUDA build: adding the CUDA libraries that it loads (about 3 GB more)")
             run([*pip, "install", "--constraint", str(pins), torch_pin], "installing CUDA libraries")
+
+
+def fill(environment: Path, lock: Lock, python: str, wheel: LocalWheel | None) -> None:
+    """Make a virtual environment of a lock: every package by its hash, and nothing else.
+
+    By uv, else by venv and pip. A package that comes from a wheel of one's own is installed from that file.
+
+    Args:
+        environment: folder, not there yet.
+        lock: what to install.
+        python: version of CPython, as in ``3.12``.
+        wheel: checked before, by its digest.
+
+    Raises:
+        HostFault: an installer failed; with its last lines.
+    """
+    by_uv = uv()
+    interpreter_ = environment / "bin" / "python"
+    if by_uv is not None:
+        # uv finds, or where it may fetches, a Python of that version.
+        asked = sys.executable if python == running() else python
+        run([by_uv, "venv", "--quiet", "--python", asked, str(environment)], "making the virtual environment")
+        install_ = [by_uv, "pip", "install", "--quiet", "--python", str(interpreter_), "--compile-bytecode"]
+    else:
+        create(environment, python)
+        install_ = [str(interpreter_), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
+    if wheel is not None:
+        run([*install_, "--no-deps", str(wheel.path)], "installing the wheel")
+    others = [name for name in lock.blocks if wheel is None or name != wheel.name]
+    if others:
+        with tempfile.TemporaryDirectory(prefix="tokgate-install-") as scratch:
+            requirements = Path(scratch, "lock.txt")
+            requirements.write_text(lock.requirements(others), encoding="utf-8")
+            options = ["--no-deps", "--require-hashes", "--requirement", str(requirements)]
+            run([*install_, *options], "installing the packages")
 
 
 def inside(environment: Path, code: str, env: Mapping[str, str]) -> str:
@@ -123,6 +166,7 @@ def run(command: Sequence[str], what: str, env: Mapping[str, str] | None = None)
     return done.stdout
 
 
-def _uv() -> str | None:
+def uv() -> str | None:
+    """Path of uv: beside the running Python, else on PATH; None where it is not installed."""
     beside = Path(sys.executable).with_name("uv")
     return str(beside) if beside.is_file() else shutil.which("uv")

@@ -14,12 +14,13 @@ from tokgate.analysis.voids import void_reasons
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import LoadFault
-from tokgate.gate import passes
+from tokgate.gate import passes, traces
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
 from tokgate.gate.setup import Setup
-from tokgate.gate.start import STARTUP, Starter
+from tokgate.gate.start import STARTUP, STARTUP_TOGETHER, Starter
+from tokgate.gate.traces import Traced
 from tokgate.host import gpu
 from tokgate.host.contention import Snapshot, difference, snapshot
 from tokgate.load import prompts as prompt_sets
@@ -35,6 +36,9 @@ __all__ = ["Cancelled", "Measured", "Measurer", "Started"]
 
 NVML_S = 5.0
 """Longest wait for an answer of NVML."""
+
+
+_ANY_PROMPT = (tuple(range(prompt_sets.FIRST_ID, prompt_sets.FIRST_ID + 64)),)
 
 
 class Cancelled(Exception):
@@ -114,8 +118,9 @@ class Measurer:
             name = f"{phase.name}_s"
             metrics[name] = metrics.get(name, 0.0) + phase.seconds
         metrics["startup_s"] = server.startup_s
+        alone = self._setup.request.start_together == 1
         sample = Sample(
-            identity=self._identity(server, profile, STARTUP, "", run=0),
+            identity=self._identity(server, profile, STARTUP if alone else STARTUP_TOGETHER, "", run=0),
             requests=(),
             audit=Audit(stamp_tier="user"),
             metrics=metrics,
@@ -194,6 +199,48 @@ class Measurer:
             if waited_s >= limit_s:
                 raise server.hang("greedy parity", waited_s, limit_s) from fault
             raise
+
+    def trace(self, server: Server, profile: Profile, workload: Workload) -> Traced:
+        """A few steps of the server under a workload's requests, recorded by the engine's own profiler.
+
+        Raises:
+            Hang: it did not answer in time; it is gone.
+            Exited: it died.
+        """
+        self.check()
+        server.ensure_alive()
+        server.flush_cache()
+        limit_s = self._setup.gate.deadlines.request_total_s
+        began_s = time.monotonic()
+        what = f"trace of {workload.name}"
+        try:
+            with server.watch(what):
+                return traces.capture(
+                    server.url,
+                    self._results.folder / "traces" / profile.name / workload.name,
+                    self._trace_request(server, profile, workload),
+                    timeout_s=limit_s,
+                )
+        except LoadFault as fault:
+            server.ensure_alive()
+            waited_s = time.monotonic() - began_s
+            if waited_s >= limit_s:
+                raise server.hang(what, waited_s, limit_s) from fault
+            return Traced((), None, str(fault))
+
+    def _trace_request(self, server: Server, profile: Profile, workload: Workload) -> traces.Request:
+        prompts = prompt_sets.build(workload, vocabulary=self._starter.served(profile).vocabulary)
+        steps = server.server_info.get("speculative_num_steps")
+        speculative = profile.speculation is not None and isinstance(steps, int)
+        return traces.Request(
+            # Of texts the server alone knows the ids: any others of a usual length will do.
+            prompts=(prompts.ids or _ANY_PROMPT * workload.concurrency)[: workload.concurrency],
+            steps=self._setup.request.trace_steps,
+            tokens_a_step=steps + 1 if speculative and isinstance(steps, int) else 1,
+            version=server.version or self._setup.engine.version,
+            kind=self._setup.engine.kind,
+            ranks=profile.tp,
+        )
 
     def _run(
         self,

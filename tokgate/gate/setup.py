@@ -40,6 +40,8 @@ class Request:
         faults: fault specs for the emulated engine, ``SPEC`` or ``PROFILE=SPEC``.
         engine_flags: flags passed to the engine as they are, after those of the profile.
         wait_gpu_s: how long to queue for a GPU that another gate holds.
+        trace_steps: decode steps of each workload to record with the engine's profiler; 0: none.
+        start_together: how many servers of a GPU engine are started, and stay up, at once.
     """
 
     folder: Path
@@ -55,6 +57,8 @@ class Request:
     faults: tuple[str, ...] = ()
     engine_flags: tuple[str, ...] = ()
     wait_gpu_s: float = 0.0
+    trace_steps: int = 0
+    start_together: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +96,14 @@ class Setup:
         """Profiles that exist on this engine and have every trait, in order.
 
         Args:
-            traits: ``speculative`` (with a reference to be held against), or one of
-                :mod:`tokgate.gate.pairs`.
+            traits: ``speculative`` (with a reference to be held against), ``traced`` (all or none), or one
+                of :mod:`tokgate.gate.pairs`.
         """
         names = [name for name in self.profiles if name not in self.not_applicable]
         if "speculative" in traits:
             names = [n for n in names if self.profiles[n].speculation and self.profiles[n].reference]
+        if "traced" in traits and not self.request.trace_steps:
+            names = []
         if GRAPHS in traits:
             names = [name for name in names if self.partner(name, GRAPHS) is not None]
         if ATTENTION_MODE in traits:

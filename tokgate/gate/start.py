@@ -27,6 +27,9 @@ HOST = "127.0.0.1"
 STARTUP = "startup"
 """The workload name under which start-up times are stored and judged."""
 
+STARTUP_TOGETHER = "startup-together"
+"""The same of servers that were started at the same time: slower, and no match for those started alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
