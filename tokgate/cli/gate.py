@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -184,6 +185,20 @@ def _side_by_side(folder: Path, arguments: list[str], gpus: Sequence[int], stric
     shares = deal(setup, gpus, emulated=emulated)
     for share in shares:
         print(f"tokgate: GPU {share.name}: {', '.join(share.profiles)}", flush=True)
+    ended: dict[str, Ended] = {}
+    # Shares of one size have GPUs of their own; larger ones get theirs when those are free again.
+    for _, side_by_side in groupby(shares, key=lambda share: len(share.gpus)):
+        ended |= _wave(folder, arguments, list(side_by_side), junit, scratch)
+        if any(end.status == PYTEST_INTERRUPTED or end.status < 0 for end in ended.values()):
+            break
+    _summary(ended, {**setup.not_applicable, **left_out(setup, gpus)}, request.results)
+    return _exit_code(list(ended.values()), strict)
+
+
+def _wave(
+    folder: Path, arguments: list[str], shares: Sequence[Share], junit: Path, scratch: Path
+) -> dict[str, Ended]:
+    """Shares side by side, until all have ended; by the share's name."""
     children = [
         _Child(
             folder,
@@ -210,12 +225,7 @@ def _side_by_side(folder: Path, arguments: list[str], gpus: Sequence[int], stric
             # Never for long at once: a signal is handled between two waits.
             while thread.is_alive():
                 thread.join(0.5)
-    _summary(
-        {share.name: ended[number] for number, share in enumerate(shares)},
-        {**setup.not_applicable, **left_out(setup, gpus)},
-        request.results,
-    )
-    return _exit_code([ended[number] for number in range(len(children))], strict)
+    return {share.name: ended[number] for number, share in enumerate(shares)}
 
 
 def _request(folder: Path, arguments: Sequence[str]) -> tuple[gate_setup.Request, Path]:

@@ -75,7 +75,7 @@ class Setup:
         chosen_because: one phrase for the header: why this engine.
         host_classes: profile -> the folder of its baselines.
         profiles: in the order in which they are run, references first.
-        not_applicable: profile -> why it cannot exist on this engine.
+        not_applicable: profile -> why it cannot be run here: on this engine, or on so few GPUs.
         reference: engine of the reference build, where one is given.
     """
 
