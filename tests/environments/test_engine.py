@@ -41,10 +41,14 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def offline(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def offline(
+    wheels: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("PIP", "UV"):
         monkeypatch.setenv(f"{name}_FIND_LINKS", str(wheels))
-        monkeypatch.setenv(f"{name}_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    # An index that holds nothing: uv knows no variable that turns it off.
+    monkeypatch.setenv("UV_DEFAULT_INDEX", tmp_path_factory.mktemp("empty-index").as_uri())
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
 
 
