@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Decides what the GPU runner has to do for a change, and says why. Writes `kind`, `reason` to GITHUB_OUTPUT.
+# Decides what the GPU runner has to do for a change, and says why. Writes `kind`, `reason` and `versions`, those of
+# SGLang that it needs, to GITHUB_OUTPUT.
 #   kind=bump   ci/sglang.pin differs from the base branch: the old version against the new one
 #   kind=gate   the change carries the label: the gate on the pinned version
 #   kind=none   neither
@@ -16,6 +17,7 @@ fi
 label="${TOKGATE_LABEL:-gpu-gate}"
 new="$(cat ci/sglang.pin)"
 kind=none
+versions="$new"
 reason="ci/sglang.pin is as in $base and there is no label '$label'"
 if git rev-parse --verify --quiet "$base^{commit}" >/dev/null; then
   # The pin as it was when the change began, not as the base branch has it since.
@@ -24,6 +26,7 @@ if git rev-parse --verify --quiet "$base^{commit}" >/dev/null; then
   if [ -n "$old" ] && [ "$old" != "$new" ]; then
     kind=bump
     reason="ci/sglang.pin: $old -> $new"
+    versions="$old $new"
   fi
 else
   reason="there is no $base to compare ci/sglang.pin with"
@@ -38,4 +41,4 @@ if [ "$kind" = none ] && [ "${TOKGATE_ALWAYS:-}" = 1 ]; then
   reason="asked for by hand"
 fi
 echo "$kind: $reason"
-{ echo "kind=$kind"; echo "reason=$reason"; } >>"${GITHUB_OUTPUT:-/dev/null}"
+{ echo "kind=$kind"; echo "reason=$reason"; echo "versions=$versions"; } >>"${GITHUB_OUTPUT:-/dev/null}"
