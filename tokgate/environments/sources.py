@@ -127,7 +127,7 @@ def _build(project: Path, out: Path) -> None:
     out.mkdir()
     uv = installer.uv()
     if uv:
-        command = [uv, "build", "--wheel", "--quiet", "--python", sys.executable, "--out-dir", str(out)]
+        command = [uv, "build", "--wheel", "--python", sys.executable, "--out-dir", str(out)]
         installer.run([*command, str(project)], "building the wheel")
         for other in [path for path in out.iterdir() if path.suffix != ".whl"]:
             other.unlink()  # a .gitignore
