@@ -4,6 +4,7 @@ pytest_plugins = [
     "fixtures.options",
     "fixtures.cases",
     "fixtures.servers",
+    "fixtures.signals",
     "fixtures.junit",
     "fixtures.wording",
 ]

@@ -6,6 +6,7 @@ Runs in tokgate's environment, or in SGLang's for SGLang's launcher: hence nothi
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import subprocess
 import sys
@@ -27,7 +28,7 @@ Stop = Callable[[], None]
 def tokgate_launcher(job: Job) -> Stop:
     """tokgate's own, with the deadlines that gate.yaml has for GPUs."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from tokgate.config.engine import Engine
+    from tokgate.config.engine import Engine, EngineKind
     from tokgate.config.gate import Deadlines, PhaseFloors, load_gate
     from tokgate.config.profiles import Profile
     from tokgate.server.launch import LaunchSpec, start
@@ -36,19 +37,19 @@ def tokgate_launcher(job: Job) -> Stop:
     floors = gate.deadlines.floors["gpu"].model_dump()
     scaled = {name: seconds / job["scale"] for name, seconds in floors.items()}
     folder = Path(job["folder"])
+    kind: EngineKind = job["kind"]
     began(job)
     server = start(
         LaunchSpec(
             profile=Profile(name="eagle3"),
-            engine=Engine(name="emulated", kind="emulated", version="0.5.15.post1"),
-            # A shell and an interpreter come first, which scaling does not speed up.
+            engine=Engine(name=kind, kind=kind, version=job["version"]),
             argv=tuple(command(job)),
             env={},
             host="127.0.0.1",
             port=job["port"],
             log_path=folder / "engine.log",
             forensics_dir=folder / "forensics",
-            deadlines=PhaseFloors(**{**scaled, "spawn_s": 10.0}),
+            deadlines=PhaseFloors(**{**scaled, **job["floors"]}),
             teardown_s=Deadlines().teardown_s / job["scale"],
         )
     )
@@ -60,27 +61,46 @@ def sglang_launcher(job: Job) -> Stop:
     with contextlib.suppress(ImportError):
         # tokgate's start script of a CPU environment declares what torchvision lacks there.
         import launch_server  # type: ignore[import-not-found]  # noqa: F401
-    if "datasets" not in sys.modules:
-        # Imported for multimodal benchmarks alone, and not part of the environment.
-        datasets = types.ModuleType("datasets")
-        datasets.load_dataset = None  # type: ignore[attr-defined]
-        sys.modules["datasets"] = datasets
     from sglang.srt.utils import kill_process_tree  # type: ignore[import-not-found]
-    from sglang.test import test_utils  # type: ignore[import-not-found]
 
+    test_utils = _imported("sglang.test.test_utils", job)
     scaled = types.SimpleNamespace(**vars(time))
     scaled.sleep = lambda seconds: time.sleep(seconds / job["scale"])
     test_utils.time = scaled
     began(job)
     process = test_utils.popen_launch_server(
-        "emulated",
+        job["model"],
         f"http://127.0.0.1:{job['port']}",
-        timeout=SGLANG_LAUNCH_S / job["scale"],
+        timeout=job.get("launch_s", SGLANG_LAUNCH_S / job["scale"]),
         other_args=job["arguments"],
         device="cuda",
         return_stdout_stderr=(subprocess.DEVNULL, subprocess.DEVNULL),
     )
     return lambda: void(kill_process_tree(process.pid))
+
+
+class _StandIn(types.ModuleType):
+    """A module that is not installed. What is taken from it is there, and does nothing."""
+
+    __path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+def _imported(name: str, job: Job) -> Any:
+    """A module of SGLang's tests, with stand-ins for what only its benchmarks and evaluations need."""
+    stood_in: list[str] = job.setdefault("stood_in", [])
+    while True:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not error.name or error.name in stood_in or error.name.startswith("sglang"):
+                raise
+            stood_in.append(error.name)
+            sys.modules[error.name] = _StandIn(error.name)
 
 
 def vllm_launcher(job: Job) -> Stop:
@@ -95,7 +115,7 @@ def vllm_launcher(job: Job) -> Stop:
         except subprocess.TimeoutExpired:
             process.kill()
 
-    until = time.monotonic() + VLLM_LAUNCH_S / job["scale"]
+    until = time.monotonic() + job.get("launch_s", VLLM_LAUNCH_S / job["scale"])
     try:
         _wait_for_health(job, process, until)
     except RuntimeError:
@@ -122,7 +142,7 @@ def _wait_for_health(job: Job, process: subprocess.Popen[bytes], until: float) -
 def command(job: Job) -> list[str]:
     """What all three launch."""
     return [
-        job["shim"], "serve", "--model-path", "emulated", *job["arguments"], "--host", "127.0.0.1",
+        job["shim"], "serve", "--model-path", job["model"], *job["arguments"], "--host", "127.0.0.1",
         "--port", str(job["port"]),
     ]  # fmt: skip
 
@@ -157,6 +177,8 @@ def main() -> None:
         "verdict_s": verdict_s,
         "ended_s": time.monotonic() - job["began_s"],
     }
+    if job.get("stood_in"):
+        print(f"not installed, stood in for: {', '.join(job['stood_in'])}", file=sys.stderr)
     print(json.dumps(told), flush=True)
 
 

@@ -20,8 +20,10 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokgate.config.engine import Engine, resolve_engine
 from tokgate.host import gpu, ports, proc
@@ -64,6 +66,10 @@ class Row:
     port_free: bool
 
 
+class DriverFault(Exception):
+    """A launcher said nothing that could be read."""
+
+
 def trial(fault: str, launcher: str, sglang: Engine, folder: Path) -> Row:
     """Launch once, stop, count what is left, and end that."""
     name, port = uuid.uuid4().hex, ports.free_port()
@@ -80,48 +86,75 @@ def trial(fault: str, launcher: str, sglang: Engine, folder: Path) -> Row:
         env["PYTHONPATH"] = os.pathsep.join(sglang.pythonpath)
         # Set to 1, popen_launch_server launches once more after a failure, which would double its times.
         env["HF_HUB_OFFLINE"] = "0"
-    driver = ROOT / "benchmarks" / "launcher_drivers.py"
     job = {
         "launcher": launcher, "port": port, "shim": str(shim), "scale": SCALE, "folder": str(folder),
-        "arguments": list(EAGLE3),
+        "arguments": list(EAGLE3), "model": "emulated", "kind": "emulated", "version": "0.5.15.post1",
+        # A shell and an interpreter come first, which scaling does not speed up.
+        "floors": {"spawn_s": 10.0},
     }  # fmt: skip
-    done = subprocess.run(
-        [python, str(driver), json.dumps(job)],
-        env={**os.environ, **env, TRIAL: name, "PATH": f"{shim.parent}:{os.environ['PATH']}"},
-        capture_output=True, text=True, timeout=600, check=False, cwd=folder,
-    )  # fmt: skip
-    told = next((line for line in done.stdout.splitlines() if line.startswith('{"verdict"')), None)
-    if told is None:
-        raise SystemExit(
-            f"{launcher}, {fault}: the driver failed:\n{done.stdout[-2000:]}{done.stderr[-3000:]}"
+    env["PATH"] = f"{shim.parent}:{os.environ['PATH']}"
+    return drive(job, fault, python, {**env, TRIAL: name}, settle_s=0.5, timeout_s=600)
+
+
+def drive(
+    job: dict[str, Any], fault: str, python: str, env: Mapping[str, str], *, settle_s: float, timeout_s: float
+) -> Row:
+    """Let a launcher launch and stop in a process of its own; count what is left, and end that.
+
+    Args:
+        job: for ``launcher_drivers.py``.
+        python: runs the driver.
+        env: added to this process's own; its ``LAUNCHER_TRIAL`` names all that is started.
+        settle_s: after the launcher's own stop, before what is left is counted.
+    """
+    driver, launcher = ROOT / "benchmarks" / "launcher_drivers.py", job["launcher"]
+    try:
+        done = subprocess.run(
+            [python, str(driver), json.dumps(job)],
+            env={**os.environ, **env},
+            capture_output=True, text=True, timeout=timeout_s, check=False, cwd=job["folder"],
+        )  # fmt: skip
+        told = next((line for line in done.stdout.splitlines() if line.startswith('{"verdict"')), None)
+        if told is None:
+            raise DriverFault(
+                f"{launcher}, {fault}: the driver failed:\n{done.stdout[-2000:]}{done.stderr[-3000:]}"
+            )
+        time.sleep(settle_s)
+        left = processes_of(env[TRIAL])
+        return Row(
+            fault,
+            launcher,
+            **json.loads(told),
+            survivors=len(left),
+            rss_mib=sum(proc.rss_bytes(process.pid) or 0 for process in left) / (1 << 20),
+            gpu_mib=_gpu_mib({process.pid for process in left}),
+            port_free=ports.is_free(job["port"]),
         )
-    time.sleep(0.5)
-    left = _left(name)
+    except subprocess.TimeoutExpired:
+        raise DriverFault(f"{launcher}, {fault}: not done within {timeout_s:.0f} s") from None
+    finally:
+        for process in processes_of(env[TRIAL]):
+            proc.send(process, signal.SIGKILL)
+
+
+def _gpu_mib(pids: set[int]) -> int | None:
+    """GPU memory that these processes hold; ``None`` without NVML."""
     nvml = gpu.open_nvml()
-    row = Row(
-        fault,
-        launcher,
-        **json.loads(told),
-        survivors=len(left),
-        rss_mib=sum(proc.rss_bytes(process.pid) or 0 for process in left) / (1 << 20),
-        gpu_mib=None if isinstance(nvml, str) else sum(nvml.used_mib(range(nvml.count)).values()),
-        port_free=ports.is_free(port),
-    )
-    for process in left:
-        proc.send(process, signal.SIGKILL)
-    return row
+    if isinstance(nvml, str):
+        return None
+    listed = [p for index in range(nvml.count) for p in nvml.processes(index) or ()]
+    return sum(p.mib or 0 for p in listed if p.pid in pids)
 
 
-def _left(name: str) -> list[proc.Process]:
+def processes_of(name: str) -> list[proc.Process]:
     needle = f"{TRIAL}={name}".encode()
     return [p for p in proc.table().values() if p.alive and needle in proc.environment_bytes(p.pid)]
 
 
-def table(rows: list[Row], version: str) -> str:
-    """The table in Markdown, with what it was made on."""
+def table(rows: list[Row], head: str) -> str:
+    """The table in Markdown, under what it was made on."""
     lines = [
-        f"Emulated engine with EAGLE-3; SGLang's functions are those of {version}; every deadline and pause "
-        f"is the shipped one divided by {SCALE}.",
+        head,
         "",
         "| fault | launcher | says | verdict s | ended s | survivors | MiB resident left | GPU MiB left | port free |",
         "|---|---|---|---:|---:|---:|---:|---:|---|",
@@ -163,7 +196,11 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as folder:
                 rows.append(trial(fault, launcher, sglang, Path(folder)))
             print(rows[-1], flush=True)
-    text = table(rows, f"SGLang {sglang.version}")
+    text = table(
+        rows,
+        f"Emulated engine with EAGLE-3; SGLang's functions are those of SGLang {sglang.version}; every deadline "
+        f"and pause is the shipped one divided by {SCALE}.",
+    )
     print(text)
     if options.write:
         write(text)

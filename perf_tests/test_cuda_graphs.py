@@ -19,6 +19,12 @@ def test_replay(server: Visit, workload: Workload, run: Run, report: Report) -> 
     report(run.replay(server, workload))
 
 
+@pytest.mark.profiles("traced")
+def test_graph_launches(server: Visit, workload: Workload, run: Run, report: Report) -> None:
+    """With --trace-steps: every part of a step is launched as its graph, as the engine's own profiler shows."""
+    report(run.launches(server, workload))
+
+
 @pytest.mark.profiles("graphs")
 def test_graphs_on_off(server: Visit, workload: Workload, run: Run, report: Report) -> None:
     """Faster than the same profile without graphs, at the same accept length."""

@@ -17,9 +17,7 @@ Report = Callable[[Verdict], None]
 @pytest.mark.profiles("speculative")
 def test_net_gain(server: Visit, workload: Workload, run: Run, report: Report) -> None:
     """Faster than the same workload without speculation, on the same host in the same run."""
-    measured = server.measured(workload)
-    reference = run.campaign.visit(run.reference(server.profile)).measured(workload)
-    report(run.judge.net_gain(workload, measured, reference))
+    report(run.net_gain(server, workload))
 
 
 @pytest.mark.profiles("speculative")

@@ -1,6 +1,42 @@
 """``python -m tokgate``: the command line."""
 
-from tokgate.cli import main
+import signal
+import sys
+from types import FrameType
+
+# As `tokgate gate` has it when it is told to stop: nothing can be said of what was not done.
+INTERRUPTED = 3
+
+
+class Told(BaseException):
+    """A signal told this process to end. What it has opened is closed on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+
+
+def main() -> None:
+    """Entry point of the console script: runs a command, and ends in one line when a signal says so."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # A shell that starts a command in the background has it ignore some: that stays.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _tell)
+    try:
+        from tokgate.cli import run
+
+        code = run(sys.argv[1:])
+    except Told as told:
+        words = " ".join(("tokgate", *sys.argv[1:2]))
+        print(f"{words}: ended by {told}", file=sys.stderr)
+        code = INTERRUPTED
+    raise SystemExit(code)
+
+
+def _tell(number: int, frame: FrameType | None) -> None:
+    # A second signal ends at once.
+    signal.signal(number, signal.SIG_DFL)
+    raise Told(number)
+
 
 if __name__ == "__main__":
     main()

@@ -27,7 +27,7 @@ def request(**parts) -> Request:
 
 FAULTS = {
     "scheduler_run_delay": {"contention": QUIET | {"scheduler_run_delay_s": 0.2}},
-    "steal": {"contention": QUIET | {"steal_s": 0.1}},
+    "steal": {"contention": QUIET | {"steal_s": 0.001, "stolen_share": 0.1}},
     "gpu_power_throttle": {"contention": QUIET | {"gpu_power_throttle_s": 0.5}},
     "gpu_thermal_throttle": {"contention": QUIET | {"gpu_thermal_throttle_s": 0.5}},
     "foreign_gpu_process": {"contention": QUIET | {"foreign_gpu_processes": 1.0}},
@@ -134,3 +134,10 @@ def test_time_in_no_cycle_shows_in_the_rest():
 def test_runs_that_do_not_match_are_refused():
     with pytest.raises(SampleFault, match="differ in number"):
         SpeculativeRuns((1.0, 2.0), (1.0,), (1.0,))
+
+
+def test_steal_of_older_samples_is_judged_by_the_average(make_sample):
+    found = void_reasons(make_sample(contention=QUIET | {"steal_s": 0.1}), VoidBounds())
+    assert [item.cause for item in found] == ["steal"]
+    fair = make_sample(contention=QUIET | {"steal_s": 0.1, "stolen_share": 0.01})
+    assert void_reasons(fair, VoidBounds()) == ()

@@ -14,8 +14,8 @@ from tokgate.config.profiles import Profile, Speculation, load_profiles
 from tokgate.config.workloads import load_workloads
 from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.facts import ServerFacts
-from tokgate.gate.measurement import Measured
 from tokgate.gate.pairs import eager_partner, prefill_partner
+from tokgate.gate.runs import Measured
 from tokgate.load.sample import Request, Sample
 from tokgate.verdict import Kind
 

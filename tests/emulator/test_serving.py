@@ -215,7 +215,7 @@ def test_profile(shared: Start, tmp_path: Path, flags: list[str], launches: int,
     assert kernels <= {event["name"] for event in events}
     for name in ("Profiling starts. Traces will be saved to", "Stop profiling...", "Profiling done."):
         assert name in server.log
-    steps = [event["ts"] for event in events if event["name"] == "decode step"]
+    steps = [event["ts"] for event in events if event["name"] == "scheduler.run_batch"]
     assert statistics.median(b - a for a, b in itertools.pairwise(steps)) > 3500
 
 

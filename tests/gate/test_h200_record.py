@@ -13,8 +13,8 @@ from tokgate.config.gate import load_gate
 from tokgate.config.profiles import load_profiles
 from tokgate.config.workloads import load_workloads
 from tokgate.gate.judge import Judge
-from tokgate.gate.measurement import Measured
 from tokgate.gate.results import read_run, read_verdicts
+from tokgate.gate.runs import Measured
 from tokgate.load.prompts import build
 from tokgate.load.sample import Sample, read_samples
 from tokgate.models.dial import Dial

@@ -61,8 +61,15 @@ def test_profiles_with_ranks_get_as_many_gpus(tmp_path: Path) -> None:
     shares = share.deal(setup, (0, 1, 2, 3), emulated=True)
     assert [item.gpus for item in shares] == [(0, 1), (2, 3)]
     assert shares[0].name == "0+1"
+    # On one GPU the profile with two ranks is left out and said to be, not measured on too few.
+    assert share.deal(setup, (0,), emulated=True) == [share.Share((0,), ("eagle3-graphs",))]
+    assert share.left_out(setup, (0,)) == {"baseline-eager": "needs 2 GPUs and --gpus names 1"}
+    assert share.left_out(setup, (0, 1)) == {}
+    only = gate_setup.read(
+        gate_setup.Request(folder, tmp_path, tmp_path, kind="emulated", profiles=("baseline-eager",))
+    )
     with pytest.raises(UsageFault, match="need 2 GPUs at once and --gpus names 1"):
-        share.deal(setup, (0,), emulated=True)
+        share.deal(only, (0,), emulated=True)
 
 
 @pytest.mark.parametrize(

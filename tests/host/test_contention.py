@@ -70,6 +70,23 @@ def test_steal_is_a_share_of_the_interval() -> None:
     assert "steal_s" not in contention.difference(replace(before, steal_s=None), after)
 
 
+def test_what_was_stolen_counts_against_what_was_wanted() -> None:
+    """One busy CPU of sixteen that loses a quarter of its time: an average over all hides it."""
+    before = replace(contention.snapshot([]), steal_s=0.0, cpu_used_s=100.0)
+    after = replace(before, at_s=before.at_s + 2, steal_s=0.5, cpu_used_s=101.5)
+    assert contention.difference(before, after)["stolen_share"] == pytest.approx(0.25)
+    idle = replace(after, steal_s=0.0, cpu_used_s=100.0)
+    assert "stolen_share" not in contention.difference(before, idle)
+    assert "stolen_share" not in contention.difference(replace(before, cpu_used_s=None), after)
+
+
+def test_servers_of_our_own_are_not_foreign(nvml: Callable[..., Nvml]) -> None:
+    own, other = contention.os.getpid(), contention.os.getppid()
+    both = nvml({"processes": [(own, 100), (other, 50)]})
+    assert contention.snapshot([own], both, [0]).foreign == {0: 1}
+    assert contention.snapshot([own], both, [0], beside=[other]).foreign == {0: 0}
+
+
 def test_gpu_throttle_and_foreign_processes(nvml: Callable[..., Nvml]) -> None:
     own = contention.os.getpid()
     quiet = nvml({"processes": [(own, 100)], "violation_ns": (1_000_000_000, 0)})

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokgate.cli.doctor import app
-from tokgate.host import contention, fitness, gpu, marker, os_fitness, proc
+from tokgate.host import contention, fitness, gpu, marker, os_fitness, proc, py_spy
 from tokgate.host.finding import Finding
 from tokgate.host.gpu import Nvml
 
@@ -50,14 +50,13 @@ def test_tracer_is_tried_on_a_real_process(monkeypatch: pytest.MonkeyPatch, tmp_
     refused = tmp_path / "py-spy"
     refused.write_text("#!/bin/sh\necho 'Permission Denied: try sudo' >&2\nexit 1\n")
     refused.chmod(0o755)
-    monkeypatch.setattr(os_fitness, "_script", lambda: str(refused))
+    monkeypatch.setattr(py_spy, "find", lambda: refused)
     found = os_fitness.tracer()
     assert found.level == "warn" and "Permission Denied" in found.seen and "SYS_PTRACE" in found.mend
 
 
 def test_missing_tracer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os_fitness, "_script", lambda: None)
-    monkeypatch.setattr(os_fitness.shutil, "which", lambda name: None)
+    monkeypatch.setattr(py_spy, "find", lambda: None)
     assert "py-spy is missing" in os_fitness.tracer().seen
 
 

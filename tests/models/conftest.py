@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.models.bfloat16_preset import NAME, add
+from tokgate.models import presets
 from tokgate.models.checkup import prompt_of, walk
 from tokgate.models.dial import verify_count
 from tokgate.models.forward import Model, draft_chain, load_model, target_pass
@@ -44,6 +46,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     truth = load_truth(folder)
     prompt = prompt_of(truth.rule, PROMPT)
     return Pair(folder, truth, prompt, [*prompt, *truth.rule.continuation(prompt, NEW)])
+
+
+@pytest.fixture
+def bfloat16_preset(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a preset as small as `tiny`, in bfloat16."""
+    monkeypatch.setattr(presets, "PRESETS", presets.PRESETS)
+    add()
+    return NAME
 
 
 @pytest.fixture

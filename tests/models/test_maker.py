@@ -54,9 +54,7 @@ def test_processes_and_shards_do_not_change_the_weights(pair, tmp_path, monkeypa
         assert all((np.asarray(one.raw(n)) == np.asarray(many.raw(n))).all() for n in one.entries)
 
 
-def test_bfloat16_pair_holds_up(tmp_path, monkeypatch):
-    small = dataclasses.replace(presets.PRESETS["tiny"], name="tiny-bf16", dtype="bfloat16")
-    monkeypatch.setattr(presets, "PRESETS", {**presets.PRESETS, "tiny-bf16": small})
+def test_bfloat16_pair_holds_up(tmp_path, bfloat16_preset):
     make("tiny-bf16", tmp_path / "pair", accept_length=2.5)
     report = checkup.verify(tmp_path / "pair")
     assert report.faults == []
@@ -218,3 +216,30 @@ def test_tokenizer_covers_the_vocabulary_once(pair):
     assert sorted(vocab.values()) == list(range(pair.rule.preset.vocab))
     assert vocab["A"] == 3 + ord("A")
     assert vocab["Ġ"] == 3 + ord(" ")
+
+
+def test_pairs_that_differ_in_the_dial_share_one_target(pair, tmp_path):
+    made = make("tiny", tmp_path / "pair", accept_length=3.0, target_of=pair.folder)
+    assert made == make("tiny", tmp_path / "whole", accept_length=3.0)
+    weights = "target/model.safetensors"
+    assert (tmp_path / "pair" / weights).samefile(pair.folder / weights)
+    assert checkup.verify(tmp_path / "pair").faults == []
+
+
+def test_a_target_on_another_disk_is_copied(pair, tmp_path, monkeypatch):
+    def refuse(self, source):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(type(tmp_path), "hardlink_to", refuse)
+    made = make("tiny", tmp_path / "pair", accept_length=3.0, target_of=pair.folder)
+    assert (tmp_path / "pair" / "target/model.safetensors").stat().st_nlink == 1
+    assert made.files["target/model.safetensors"][:16] == GOLDEN_TARGET
+
+
+def test_another_target_is_not_shared(pair, copied_pair, tmp_path):
+    with pytest.raises(UsageFault, match="has another target"):
+        make("tiny", tmp_path / "new", seed=1, target_of=pair.folder)
+    (copied_pair / "target" / "tokenizer.json").unlink()
+    with pytest.raises(ModelMissing, match=r"tokenizer\.json: is missing"):
+        make("tiny", tmp_path / "new", target_of=copied_pair)
+    assert not (tmp_path / "new").exists()

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tokgate.host import proc
+from tokgate.host import proc, py_spy
 from tokgate.server import forensics, wording
 from tokgate.server.progress import MIB, MemberGauges, Progress
+from tokgate.server.stacks import odd_rank
 
 
 def test_progress_is_growth_beyond_the_step() -> None:
@@ -88,9 +89,9 @@ Thread 2 (idle): "watchdog"
 
 def test_the_rank_for_which_the_others_wait() -> None:
     stacks = {f"TP{r}": BARRIER.format(rank=r, role="leader" if r == 0 else "follower") for r in range(3)}
-    assert forensics.odd_rank(stacks) is None
+    assert odd_rank(stacks) is None
     stacks["TP3"] = ELSEWHERE
-    odd = forensics.odd_rank(stacks)
+    odd = odd_rank(stacks)
     assert odd == (
         "TP3 is elsewhere than the other ranks: synchronize (torch/cuda/streams.py:224) < "
         "capture (runner.py:195) < run_follower (main.py:61)"
@@ -100,11 +101,11 @@ def test_the_rank_for_which_the_others_wait() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_rank_is_odd_among_two(count: int) -> None:
     stacks = dict(list({"TP0": BARRIER.format(rank=0, role="leader"), "TP3": ELSEWHERE}.items())[:count])
-    assert forensics.odd_rank(stacks) is None
+    assert odd_rank(stacks) is None
 
 
 def test_evidence_without_a_tracer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forensics, "py_spy", lambda: None)
+    monkeypatch.setattr(py_spy, "find", lambda: None)
     own = proc.read(os.getpid())
     assert own is not None
     found = forensics.collect([own], tmp_path / "no.log", tmp_path, "hang-x", "reason")

@@ -9,7 +9,8 @@ import pytest
 from tokgate.config.gate import PhaseFloors
 from tokgate.server.deaths import cause
 from tokgate.server.logtail import LogTail, last_lines
-from tokgate.server.timeline import Capture, Timeline, floor_s, label, limit_s, odd_captures
+from tokgate.server.oddity import odd_captures
+from tokgate.server.timeline import Capture, Timeline, floor_s, label, limit_s
 from tokgate.sglang.log import LogReader
 
 SAMPLES = Path(__file__).parents[1] / "sglang" / "samples"

@@ -1,16 +1,15 @@
 """Calibration: how much block differences scatter on a host class and profile when nothing changed.
 
 Sessions of A/A blocks are stored with every run, so that the figures can be made again from the file, and
-pooled. What measures a block is given by the caller; a session is saved after every block and taken up
-again where it stopped.
+pooled.
 """
 
 from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
@@ -49,6 +48,8 @@ class Calibration:
         host_class, profile, workload, metric: what it is of.
         unit, better: of the metric.
         sessions: oldest first.
+        identity: what else must be equal where it is used, as strings by name: digests of profile and workload,
+            the model, the form of a block. Empty when not known.
     """
 
     host_class: str
@@ -58,6 +59,26 @@ class Calibration:
     unit: str
     better: Better
     sessions: tuple[Session, ...] = ()
+    identity: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``output_tok_s chat-bs1[baseline] on nvidia-h200``."""
+        return f"{self.metric} {self.workload}[{self.profile}] on {self.host_class}"
+
+    def with_session(self, session: Session) -> Calibration:
+        """With this session in the place of the one that started at the same time, if there is one."""
+        others = [item for item in self.sessions if item.started_at != session.started_at]
+        ordered = sorted([*others, session], key=lambda item: _time(item.started_at))
+        return replace(self, sessions=tuple(ordered))
+
+    def differences(self, identity: Mapping[str, str]) -> list[str]:
+        """Why the calibration does not hold for what has this identity: one phrase a difference."""
+        return [
+            f"{key.replace('_', ' ')}: calibrated {known}, now {identity[key]}"
+            for key, known in self.identity.items()
+            if key in identity and identity[key] != known
+        ]
 
     def blocks(self) -> list[Block]:
         """All A/A blocks of all sessions.
@@ -95,83 +116,16 @@ class Calibration:
     def remarks(self, now: datetime.datetime) -> tuple[str, ...]:
         """What the gate prints when the calibration is missing, thin or old; empty when it is neither."""
         count = sum(len(item.blocks) for item in self.sessions)
-        what = f"calibration of {self.metric} {self.workload}[{self.profile}] on {self.host_class}"
+        what = f"calibration of {self.name}"
         if not count:
-            return (f"no {what}: tokgate calibrate",)
+            return (f"no {what}: tokgate calibrate run",)
         found = []
         if count < ENOUGH_BLOCKS:
-            found.append(f"{what} holds {count} A/A blocks of {ENOUGH_BLOCKS}: tokgate calibrate")
+            found.append(f"{what} holds {count} A/A blocks of {ENOUGH_BLOCKS}: tokgate calibrate run")
         age = self.age_days(now)
         if age is not None and age > OLD_AFTER_DAYS:
-            found.append(f"{what} is {age:.0f} days old (limit {OLD_AFTER_DAYS:.0f}): tokgate calibrate")
+            found.append(f"{what} is {age:.0f} days old (limit {OLD_AFTER_DAYS:.0f}): tokgate calibrate run")
         return tuple(found)
-
-
-ArmRuns = tuple[Sequence[float], Sequence[float]]
-MeasureBlock = Callable[[], Mapping[str, ArmRuns]]
-Save = Callable[[Mapping[str, Calibration]], None]
-
-
-def calibrate(
-    known: Mapping[str, Calibration],
-    *,
-    blocks: int,
-    measure_block: MeasureBlock,
-    save: Save,
-    started_at: str,
-) -> dict[str, Calibration]:
-    """Measure A/A blocks until the session has as many as asked, saving after each.
-
-    One block serves every metric and workload that is calibrated: the build is launched twice and runs
-    them all.
-
-    Args:
-        known: calibrations so far, by any key that ``measure_block`` also uses. Where the last session
-            started at ``started_at`` it is taken up again, from the last block that all of them have.
-        blocks: wanted in this session.
-        measure_block: launches the same build twice and returns the runs of each launch, by key. What it
-            raises goes through; everything measured before has been saved.
-        save: stores all calibrations; called after every block.
-        started_at: identifies the session, UTC, ISO 8601.
-
-    Returns:
-        The calibrations with the finished session.
-
-    Raises:
-        SampleFault: a block lacks a key or gave a value that cannot be a measurement; it is not stored.
-        ValueError: fewer than one block asked, or nothing to calibrate.
-    """
-    if blocks < 1 or not known:
-        raise ValueError(f"a session has at least one block and one metric, not {blocks} and {len(known)}")
-    _time(started_at)
-    done = min(len(_session(item, started_at).blocks) for item in known.values())
-    state = {
-        key: _with(item, started_at, _session(item, started_at).blocks[:done]) for key, item in known.items()
-    }
-    for _ in range(done, blocks):
-        runs = measure_block()
-        if set(runs) != set(state):
-            raise SampleFault(f"a block measured {sorted(runs)}, calibrated are {sorted(state)}")
-        for key, (first, second) in runs.items():
-            block(first, second, state[key].better)
-        for key, (first, second) in runs.items():
-            measured = AABlock(tuple(map(float, first)), tuple(map(float, second)))
-            state[key] = _with(state[key], started_at, (*_session(state[key], started_at).blocks, measured))
-        save(dict(state))
-    return state
-
-
-def _session(calibration: Calibration, started_at: str) -> Session:
-    """The last session when it is the one that started then, else an empty one."""
-    if calibration.sessions and calibration.sessions[-1].started_at == started_at:
-        return calibration.sessions[-1]
-    return Session(started_at, ())
-
-
-def _with(calibration: Calibration, started_at: str, blocks: tuple[AABlock, ...]) -> Calibration:
-    """With these blocks as the session that started then."""
-    before = tuple(item for item in calibration.sessions if item.started_at != started_at)
-    return replace(calibration, sessions=(*before, Session(started_at, blocks)))
 
 
 class _Block(Section):
@@ -192,6 +146,7 @@ class _File(Section):
     metric: str
     unit: str
     better: Literal["higher", "lower"]
+    identity: dict[str, str] = {}
     sessions: list[_Session]
 
 
@@ -205,6 +160,7 @@ def to_document(calibration: Calibration) -> dict[str, Any]:
         "metric": calibration.metric,
         "unit": calibration.unit,
         "better": calibration.better,
+        "identity": dict(calibration.identity),
         "sessions": [
             {
                 "started_at": session.started_at,
@@ -237,6 +193,7 @@ def from_document(data: Mapping[str, Any]) -> Calibration:
             Session(item.started_at, tuple(AABlock(tuple(b.first), tuple(b.second)) for b in item.blocks))
             for item in file.sessions
         ),
+        file.identity,
     )
     for session in found.sessions:
         _time(session.started_at)

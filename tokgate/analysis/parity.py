@@ -63,11 +63,13 @@ class Output:
         ids: generated token ids.
         top: position -> the two best candidates, where known; needed at the first difference only.
         stopped: the server ended the output by itself (end of sequence), so a shorter one is not cut short.
+        verify_count: verify passes that the server reports; ``None`` without speculation.
     """
 
     ids: tuple[int, ...]
     top: Mapping[int, TopTwo] | None = None
     stopped: bool = False
+    verify_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from tokgate.config.gate import VoidBounds
 from tokgate.load.sample import Sample, Void
 
+_STEAL = ("stolen_share", "steal_s")
+"""Of the CPU time wanted; in Samples that lack it, averaged over all CPUs."""
+
 THROTTLE_SHARE = 0.01
 """Share of a run for which a GPU may be slowed down by heat or power before the run is void."""
 
 _HOST = {
     "scheduler_run_delay_s": ("scheduler_run_delay", "the engine's busiest-waiting thread waited for a CPU"),
-    "steal_s": ("steal", "the hypervisor gave this machine's CPU time to others"),
     "gpu_power_throttle_s": ("gpu_power_throttle", "a GPU was slowed down by its power limit"),
     "gpu_thermal_throttle_s": ("gpu_thermal_throttle", "a GPU was slowed down by heat"),
 }
@@ -46,6 +48,8 @@ def void_reasons(sample: Sample, bounds: VoidBounds) -> tuple[Void, ...]:
 def unwatched(sample: Sample) -> tuple[str, ...]:
     """Causes that could not have been seen on this run, because their counter is absent."""
     absent = [cause for counter, (cause, _) in _HOST.items() if counter not in sample.contention]
+    if not any(counter in sample.contention for counter in _STEAL):
+        absent.append("steal")
     if "foreign_gpu_processes" not in sample.contention:
         absent.append("foreign_gpu_process")
     if sample.audit.lag_p99_s is None:
@@ -56,7 +60,6 @@ def unwatched(sample: Sample) -> tuple[str, ...]:
 def _host(sample: Sample, bounds: VoidBounds) -> Iterator[Void]:
     limits: Mapping[str, float] = {
         "scheduler_run_delay_s": bounds.scheduler_run_delay_share,
-        "steal_s": bounds.steal_share,
         "gpu_power_throttle_s": THROTTLE_SHARE,
         "gpu_thermal_throttle_s": THROTTLE_SHARE,
     }
@@ -66,10 +69,19 @@ def _host(sample: Sample, bounds: VoidBounds) -> Iterator[Void]:
         if value is not None and span > 0 and value / span > bound:
             cause, what = _HOST[counter]
             yield _share(cause, value / span, bound, f"{what} for {1e3 * value:.0f} ms of {span:.2f} s")
+    yield from _steal(sample, bounds.steal_share, span)
     foreign = sample.contention.get("foreign_gpu_processes", 0.0)
     if foreign > 0:
         text = f"{foreign:.0f} foreign process{'es' if foreign > 1 else ''} on the GPU"
         yield Void("foreign_gpu_process", foreign, 0, "processes", text)
+
+
+def _steal(sample: Sample, bound: float, span: float) -> Iterator[Void]:
+    share, of = sample.contention.get("stolen_share"), "the CPU time that this machine wanted"
+    if share is None and "steal_s" in sample.contention and span > 0:
+        share, of = sample.contention["steal_s"] / span, "all CPUs' time"
+    if share is not None and share > bound:
+        yield _share("steal", share, bound, f"the hypervisor gave a part of {of} to others")
 
 
 def _requests(sample: Sample) -> Iterator[Void]:

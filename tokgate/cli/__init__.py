@@ -29,6 +29,7 @@ class Command:
 COMMANDS: Mapping[str, Command] = {
     "accept": Command("tokgate.cli.accept", "record a run as stored baselines, with a reason"),
     "bench": Command("tokgate.cli.bench", "measure any running server with tokgate's client"),
+    "bisect": Command("tokgate.cli.bisect", "which SGLang version, or commit, made it slow or made it hang"),
     "breakeven": Command(
         "tokgate.cli.breakeven", "whether speculation pays: break-even accept length, nearer lever"
     ),
@@ -39,17 +40,13 @@ COMMANDS: Mapping[str, Command] = {
     "model": Command("tokgate.cli.model", "make, verify and question synthetic target + draft pairs"),
     "parity": Command("tokgate.cli.parity", "replay a parity case against two running servers"),
     "reap": Command("tokgate.cli.reap", "end what a killed tokgate left running"),
+    "bump": Command("tokgate.cli.bump", "two SGLang versions on one GPU: is the new one as fast?"),
     "calibrate": Command("tokgate.cli.calibrate", "the noise of a host: pool A/A launches, show the power"),
     "judge": Command("tokgate.cli.judge", "judge stored measurements of two builds, with no GPU"),
     "serve": Command("tokgate.cli.serve", "run the emulated engine by hand"),
 }
 
 USAGE = "usage: tokgate COMMAND [OPTIONS] ...   (tokgate COMMAND --help tells more)"
-
-
-def main() -> None:
-    """Entry point of the console script."""
-    raise SystemExit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -3,18 +3,109 @@
 from __future__ import annotations
 
 import datetime
+import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokgate.errors import SampleFault
+from tokgate.errors import SampleFault, UsageFault
+from tokgate.gate.block_plan import RUNS_PER_ARM
 
 if TYPE_CHECKING:
     from tokgate.analysis.calibration import Calibration
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Know the noise before judging by it.")
+
+
+@app.command()
+def run(
+    blocks: Annotated[int, typer.Option(min=1, max=1000, help="A/A blocks of each profile")] = 20,
+    profiles: Annotated[str | None, typer.Option(help="only these, comma-separated (default: all)")] = None,
+    workloads: Annotated[
+        str | None, typer.Option(help="only these, comma-separated (default: those of the engine)")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="engine.yaml, a made environment, or emulated[:SCENARIO]")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="model of profiles.yaml, or folder with target/ and draft/")
+    ] = None,
+    runs: Annotated[
+        int, typer.Option(min=1, max=1000, help="runs of a workload on each launch")
+    ] = RUNS_PER_ARM,
+    budget_minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="begin no block that would not end within")
+    ] = None,
+    config_folder: Annotated[Path, typer.Option(help="where the YAML files stand")] = Path("perf_tests"),
+    results: Annotated[Path, typer.Option(help="where sessions are stored")] = Path("results"),
+    stored: Annotated[Path, typer.Option("--baselines", help="where calibrations are stored")] = Path(
+        "baselines"
+    ),
+    wait_gpu_s: Annotated[float, typer.Option(help="queue for a GPU held by another gate")] = 0.0,
+    engine_flag: Annotated[list[str] | None, typer.Option(help="passed to the engine as is")] = None,
+) -> None:
+    """Measure A/A blocks on this host: each profile against itself, launched again for every block.
+
+    A session that was cut short is taken up by the next call that asks for the same.
+    """
+    from tokgate.gate import setup as gate_setup
+    from tokgate.gate.calibrating import calibrate
+    from tokgate.gate.claim import claim
+
+    setup = gate_setup.read(
+        gate_setup.Request(
+            folder=config_folder,
+            results=results,
+            baselines=stored,
+            engine=engine,
+            profiles=_names(profiles, "--profiles"),
+            workloads=_names(workloads, "--workloads"),
+            model=model,
+            wait_gpu_s=wait_gpu_s,
+            engine_flags=tuple(engine_flag or ()),
+        )
+    )
+    for line in setup.header()[:1]:
+        print(line)
+    wanted = [name for name in setup.request.profiles or setup.profiles if name not in setup.not_applicable]
+    if not wanted:
+        raise UsageFault("none of these profiles exists on this engine", list(setup.not_applicable.values()))
+    # Asked to end: the servers are stopped first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with claim(setup) as warnings:
+        for warning in warnings:
+            print(f"note: {warning}")
+        done = calibrate(setup, wanted, blocks=blocks, runs_per_arm=runs, minutes=budget_minutes)
+    short = [item for item in done if item.blocks < item.asked]
+    for item in done:
+        print(
+            f"{item.profile}: {item.blocks} of {item.asked} blocks, {len(item.files)} calibrations; {item.folder}"
+        )
+        for path in item.files:
+            describe_shortly(path)
+    if short:
+        print(f"budget spent: {len(short)} of {len(done)} profiles are not done; the same command goes on")
+        raise typer.Exit(3)
+
+
+def describe_shortly(path: Path) -> None:
+    """One line: how much block differences scatter."""
+    from tokgate.analysis.calibration_file import read_calibration
+
+    found = read_calibration(path)
+    history = found.history()
+    scatter = "no scatter at all" if history is None else f"s0 = {100 * history.s0:.2f} %"
+    print(f"  {found.name}: {scatter}, {sum(len(s.blocks) for s in found.sessions)} blocks")
+
+
+def _names(text: str | None, option: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
+    if text is not None and not names:
+        raise UsageFault(f"{option} was given without a name; leave it out for all")
+    return names
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""``tokgate explain``: what an SGLang log says."""
+"""``tokgate explain``: what an SGLang log says, and where the time of a profiler trace goes."""
 
 from __future__ import annotations
 
@@ -15,51 +15,108 @@ from tokgate.report.explain_model import Explainer
 from tokgate.report.explain_record import Explanation
 from tokgate.report.explain_series import Series
 from tokgate.report.explain_text import is_log, text
+from tokgate.report.explain_traces import ExplainedTrace, Floor, explain_trace
 from tokgate.sglang.log_scan import scan_file
+from tokgate.trace.events import is_trace
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
 def explain(
-    logs: Annotated[list[Path], typer.Argument(help="SGLang logs, plain or gzip")],
+    logs: Annotated[list[Path], typer.Argument(help="SGLang logs or profiler traces, plain or gzip")],
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
     html: Annotated[Path | None, typer.Option(help="write a page with plots there")] = None,
+    target: Annotated[
+        Path | None, typer.Option(help="traces: folder of the target model, for the roofline")
+    ] = None,
+    bandwidth_gb_s: Annotated[
+        float | None, typer.Option(help="traces: memory bandwidth for the roofline, GB/s")
+    ] = None,
+    context_tokens: Annotated[
+        int, typer.Option(help="traces: tokens of context in all requests together, for the roofline")
+    ] = 0,
+    effective_cycle_ms: Annotated[
+        float | None,
+        typer.Option(help="traces: cycle as measured (accept length / tok/s), whose rest is named"),
+    ] = None,
 ) -> None:
-    """Print phases, captures, rates, accept length, faults; of two logs also what differs and break-even."""
-    explained = [_explain(path, logs) for path in logs]
+    """Print phases, captures, rates, accept length, faults; of two logs also what differs and break-even.
+    Of a profiler trace: parts of a step, gaps, graph launches, roofline."""
+    kinds = {path: is_trace(path) for path in logs}
+    floor = _floor(target, bandwidth_gb_s, context_tokens, effective_cycle_ms, any(kinds.values()))
+    explained = [_explain(path, logs) for path in logs if not kinds[path]]
+    traces = [
+        explain_trace(path, _name(path, logs), floor, effective_cycle_ms) for path in logs if kinds[path]
+    ]
     records = [record for record, _ in explained]
     comparisons = [compare(records[0], other) for other in records[1:]]
     if html is not None:
-        from tokgate.report.explain_html import page
-
-        content = page(
-            explained,
-            [comparison_text(found) for found in comparisons],
-            title=f"tokgate explain {records[0].name}",
-        )
-        try:
-            html.write_text(content, encoding="utf-8")
-        except OSError as error:
-            raise ResultsUnwritable(f"cannot write {html}: {error.strerror}") from error
+        _write_page(html, explained, [comparison_text(found) for found in comparisons], traces)
     if as_json:
-        record = {
+        record: dict[str, object] = {
             "logs": [explanation_json(record, series) for record, series in explained],
             "comparisons": [comparison_json(found) for found in comparisons],
+            "traces": [each.json for each in traces],
         }
         print(json.dumps(record, indent=2, default=str))
         return
     strange = [record.name for record in records if not is_log(record)]
-    print("\n\n".join([*map(text, records), *map(comparison_text, comparisons)]))
+    shown = [*map(text, records), *map(comparison_text, comparisons), *(each.text for each in traces)]
+    print("\n\n".join(shown))
     if html is not None:
         print(f"\npage written to {html}")
     if strange:
         raise UsageFault(f"not a log of SGLang: {', '.join(strange)}")
 
 
+def _floor(
+    target: Path | None,
+    bandwidth_gb_s: float | None,
+    context_tokens: int,
+    effective_cycle_ms: float | None,
+    with_traces: bool,
+) -> Floor | None:
+    given = target is not None or bandwidth_gb_s is not None or effective_cycle_ms is not None
+    if given and not with_traces:
+        raise UsageFault(
+            "--target, --bandwidth-gb-s and --effective-cycle-ms speak of a trace: none was given"
+        )
+    if (target is None) != (bandwidth_gb_s is None):
+        raise UsageFault("the roofline needs both --target and --bandwidth-gb-s")
+    for name, value in (("--bandwidth-gb-s", bandwidth_gb_s), ("--effective-cycle-ms", effective_cycle_ms)):
+        if value is not None and not value > 0:
+            raise UsageFault(f"{name} must be above 0, not {value:g}")
+    if context_tokens < 0:
+        raise UsageFault(f"--context-tokens must be 0 or more, not {context_tokens}")
+    if target is None or bandwidth_gb_s is None:
+        return None
+    return Floor(target, bandwidth_gb_s * 1e9, context_tokens)
+
+
+def _write_page(
+    path: Path,
+    explained: list[tuple[Explanation, Series]],
+    comparisons: list[str],
+    traces: list[ExplainedTrace],
+) -> None:
+    from tokgate.report.explain_html import page
+
+    names = [*(record.name for record, _ in explained), *(each.name for each in traces)]
+    content = page(explained, comparisons, title=f"tokgate explain {names[0]}", traces=traces)
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ResultsUnwritable(f"cannot write {path}: {error.strerror}") from error
+
+
+def _name(path: Path, paths: list[Path]) -> str:
+    """Files of the same name are told apart by their folder."""
+    shared = sum(other.name == path.name for other in paths) > 1
+    return f"{path.parent.name}/{path.name}" if shared else path.name
+
+
 def _explain(path: Path, logs: list[Path]) -> tuple[Explanation, Series]:
-    # Logs of the same name are told apart by their folder.
-    shared = sum(other.name == path.name for other in logs) > 1
-    explainer = Explainer(f"{path.parent.name}/{path.name}" if shared else path.name)
+    explainer = Explainer(_name(path, logs))
     explainer.take(scan_file(path))
     return explainer.result()

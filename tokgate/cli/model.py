@@ -30,7 +30,14 @@ def make(
     near_tie: Annotated[
         int | None, typer.Option("--near-tie", help="every n-th token is a near-tie, to test tie handling")
     ] = None,
-    workers: Annotated[int | None, typer.Option("--workers", help="processes (default: one a core)")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="at a time (default: one a core)")] = None,
+    target_of: Annotated[
+        Path | None,
+        typer.Option("--target-of", help="a pair with the same target: link its files, make the draft alone"),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option("--backend", help="auto, numpy or torch: where noise is made; the same bytes")
+    ] = "auto",
 ) -> None:
     """Write a pair whose greedy output and accept length are known beforehand."""
     from rich.console import Console
@@ -61,6 +68,8 @@ def make(
             near_tie=near_tie,
             workers=workers,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
+            target_of=target_of,
+            backend=backend,
         )
     typer.echo(f"target  {out / 'target'}")
     typer.echo(f"draft   {out / 'draft'}")

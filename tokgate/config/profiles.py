@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tokgate.config.document import Document, Location, Section, nearest
+from tokgate.config.engine import EngineKind
 from tokgate.errors import UsageFault
 
 AttentionMode = Literal["prefill", "decode"]
@@ -37,6 +38,7 @@ class ProfileSection(Section):
 
     extends: str | None = None
     on_demand: bool | None = None
+    engines: list[EngineKind] | None = None
     reference: str | None = None
     model: str | None = None
     tp: int | None = Field(default=None, ge=1)
@@ -124,10 +126,12 @@ class Profile:
     Attributes:
         reference: the profile that a speculative one is held against.
         on_demand: run only when named.
+        engines: kinds of engine on which it is run without being named.
     """
 
     name: str
     on_demand: bool = False
+    engines: tuple[EngineKind, ...] = ("gpu", "cpu", "emulated")
     reference: str | None = None
     model: str | None = None
     tp: int = 1
@@ -153,7 +157,7 @@ class Profile:
     def digest(self) -> str:
         """First 12 hex digits of SHA-256 over all that changes what is measured."""
         facts: dict[str, Any] = asdict(self)
-        for key in ("name", "reference", "on_demand"):
+        for key in ("name", "reference", "on_demand", "engines"):
             facts.pop(key)
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -277,5 +281,6 @@ def _profile(sections: Mapping[str, ProfileSection], name: str) -> Profile:
     if speculation is not None and mode is not None:
         speculation = replace(speculation, attention_mode=mode)
     merged["extra_flags"] = tuple(merged.get("extra_flags") or ())
+    merged["engines"] = tuple(merged["engines"]) if merged.get("engines") else None
     values = {key: value for key, value in merged.items() if value is not None}
     return Profile(name=name, speculation=speculation, env=env, **values)

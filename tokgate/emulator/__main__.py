@@ -11,6 +11,9 @@ import os
 import sys
 
 HANDOVER = "TOKGATE_EMULATOR_SETTINGS"
+# What SGLang's start (0.5.15) sets whatever it was given, and what it sets where nothing was given.
+OWN = {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "CUDA_MODULE_LOADING": "AUTO"}
+OWN_DEFAULTS = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
 
 
 def main() -> int:
@@ -31,7 +34,7 @@ def _prepare() -> int:
         return command_line.print_fault(error)
     descriptor = os.memfd_create("tokgate-emulator-settings", 0)
     os.write(descriptor, json.dumps(settings).encode())
-    environment = {**os.environ, HANDOVER: f"{os.getpid()}:{descriptor}"}
+    environment = {**OWN_DEFAULTS, **os.environ, **OWN, HANDOVER: f"{os.getpid()}:{descriptor}"}
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
     raise AssertionError("unreachable")
 

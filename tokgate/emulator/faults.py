@@ -49,14 +49,19 @@ KINDS: dict[str, Kind] = {
     "repeat-token": Kind("one output token comes twice", "DEPTH", "8"),
     "truncate": Kind("output ends early, finish reason 'length'", "TOKENS", "16"),
     "swap-requests": Kind("concurrent requests get each other's tokens"),
+    "stale-prefix": Kind("what the prefix cache holds is taken for another prompt's"),
+    "tie-flip": Kind("the second-best token where it is less than so many nats behind", "NATS", "0.01"),
     "accept-one": Kind("no draft token is ever accepted: accept length 1.00"),
     "not-replayed": Kind("graphs are captured, but every pass runs without them"),
     "slow": Kind("every step takes longer by a factor", "FACTOR", "1.1"),
     "odd-rank": Kind("one rank captures slower and needs more memory", "TPn", "TP0"),
+    "late-rank": Kind("one rank comes 2.5 s late to the graph captures, where the others wait", "TPn", "TP0"),
     "missing-metrics": Kind("/metrics lacks the graph and speculation counters"),
     "http-500": Kind("every n-th generation request fails with status 500", "EVERY", "3"),
     "early-close": Kind("connections close in mid-stream", "AFTER_TOKENS", "16"),
 }
+
+_FRACTIONS = ("slow", "tie-flip")
 
 
 class FaultSpecError(Exception):
@@ -116,7 +121,7 @@ def _parse(spec: str) -> Fault:
         if not kind.rank:
             raise FaultSpecError(f"fault '{name}' cannot name a rank ('@{rank_text}')")
         rank = _rank(name, rank_text)
-    if name == "odd-rank":
+    if kind.argument == "TPn":
         return Fault(name, argument, rank=_rank(name, argument))
     number = 0.0
     if argument and not kind.choices:
@@ -124,7 +129,7 @@ def _parse(spec: str) -> Fault:
             number = float(argument)
         except ValueError:
             raise FaultSpecError(f"fault '{name}': '{argument}' is no number") from None
-        if not number > 0 or (name != "slow" and number != int(number)):
+        if not number > 0 or (name not in _FRACTIONS and number != int(number)):
             raise FaultSpecError(
                 f"fault '{name}': {kind.argument} must be a positive number, got '{argument}'"
             )

@@ -117,6 +117,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("cuda-graph-bs-prefill", "ints", since=14),
     Flag("cuda-graph-backend-decode", "str", since=14),
     Flag("cuda-graph-backend-prefill", "str", since=14),
+    _switch("sleep-on-idle"),
     _switch("disable-cuda-graph", deprecated=(14, 10**6, BACKENDS)),
     _switch("disable-decode-cuda-graph", since=14),
     _switch("disable-prefill-cuda-graph", since=14),

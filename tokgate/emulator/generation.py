@@ -67,13 +67,15 @@ class Generation:
         self._input_logprobs = []
         if start < 0:
             return
+        chain = tokens.Chain(self.prompt[: max(start, 1)])
         for position in range(start, len(self.prompt)):
             token = self.prompt[position]
             if position == 0:
                 self._input_logprobs.append([None, token, None])
                 self._input_top.append(None)
                 continue
-            value, ranked = tokens.logprobs_of(token, tokens.seed_of(self.prompt[:position]), self._top)
+            value, ranked = tokens.logprobs_of(token, chain.state, self._top, as_prompt=True)
+            chain.add(token)
             self._input_logprobs.append([value, token, None])
             self._input_top.append([[p, t, None] for p, t in ranked])
 

@@ -118,6 +118,8 @@ class Scheduler:
         while self._waiting and room > 0 and (budget > 0 or not self._prefilling):
             sequence = self._waiting.popleft()
             sequence.cached = self._cache.match(sequence.prompt)
+            if sequence.cached and sequence.user and "stale-prefix" in self._faults:
+                sequence.spoil()
             budget -= len(sequence.prompt) - sequence.cached
             self._prefilling.append(sequence)
             room -= 1
@@ -149,9 +151,9 @@ class Scheduler:
         if "crash-first-replay" in self._faults and not prefill:
             raise SchedulerError("CUDA error: an illegal memory access was encountered (planted fault)")
         self._barrier()
-        if self._tracer and self._tracer.add(
-            prefill, self._report.replayed(len(self._running)), self._pass_begin, self._pass_end
-        ):
+        batch = len(self._prefilling if prefill else self._running)
+        replayed = self._report.replayed(batch)
+        if self._tracer and self._tracer.add(prefill, replayed, batch, self._pass_begin, self._pass_end):
             self._stop_tracer()
         entries = self._first_tokens() if prefill else self._decode()
         if entries:
@@ -220,7 +222,7 @@ class Scheduler:
     def _swap(self) -> None:
         free = [s for s in self._running if s.user and not s.partner]
         for left, right in zip(free[::2], free[1::2], strict=False):
-            left.state, right.state = right.state, left.state
+            left.chain, right.chain = right.chain, left.chain
             left.partner = right.partner = True
 
     # --- messages from the HTTP process ---------------------------------------------------------
@@ -262,7 +264,14 @@ class Scheduler:
             self._reply(message, "Profiling is already in progress. Call /stop_profile first.")
             return
         graphs = launched_graphs(self._settings)
-        tracer = Tracer(message["output_dir"], message["num_steps"], 0, self._timing.kernels_ms, graphs)
+        tracer = Tracer(
+            message["output_dir"],
+            message["num_steps"],
+            0,
+            self._timing.kernels_ms,
+            graphs,
+            self._settings.patch,
+        )
         self._tracer = tracer
         self._log.line(
             f"Profiling starts. Traces will be saved to: {tracer.output_dir} "

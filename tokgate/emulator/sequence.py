@@ -22,8 +22,8 @@ class Sequence:
     """
 
     __slots__ = (
-        "_repeat", "_wrong", "cached", "histogram", "last", "logprob", "max_new", "partner", "passes",
-        "plan", "produced", "prompt", "rid", "state", "top", "user", "verify_count",
+        "_flip", "_repeat", "_wrong", "cached", "chain", "histogram", "last", "logprob", "max_new", "partner",
+        "passes", "plan", "produced", "prompt", "rid", "top", "user", "verify_count",
     )  # fmt: skip
 
     def __init__(self, message: dict[str, Any], faults: Faults, salt: int) -> None:
@@ -34,7 +34,7 @@ class Sequence:
         self.logprob: bool = message["logprob"]
         self.top: int = message["top"]
         sampled = message["temperature"] > 0
-        self.state = tokens.seed_of(self.prompt, SAMPLING_SALT * (salt + 1) if sampled else 0)
+        self.chain = tokens.Chain(self.prompt, SAMPLING_SALT * (salt + 1) if sampled else 0)
         self.produced = 0
         self.cached = 0
         self.last = 0
@@ -46,6 +46,7 @@ class Sequence:
         wrong, repeat, cut = (faults.number(name) for name in ("wrong-token", "repeat-token", "truncate"))
         self._wrong = int(wrong) if wrong and self.user else -1
         self._repeat = int(repeat) if repeat and self.user else -1
+        self._flip = (faults.number("tie-flip") or 0.0) if self.user else 0.0
         if cut and self.user:
             self.max_new = min(self.max_new, int(cut))
 
@@ -64,22 +65,27 @@ class Sequence:
         ids: list[int] = []
         logprobs: list[Any] = []
         for _ in range(min(count, self.max_new - self.produced)):
-            token, following = tokens.next_token(self.state)
+            state = self.chain.state
+            token = tokens.next_token(state)
             if self.produced == self._repeat:
                 token = self.last
-            else:
-                if self.produced == self._wrong:
-                    token = tokens.SPECIAL + (token + 1) % (tokens.VOCABULARY - tokens.SPECIAL)
-                    following = tokens.mix(self.state ^ token)
-                if self.logprob:
-                    logprobs.append(tokens.logprobs_of(token, self.state, self.top))
-                self.state = following
-            if self.logprob and len(logprobs) == len(ids):
-                logprobs.append(tokens.logprobs_of(token, self.state, self.top))
+            elif self.produced == self._wrong:
+                token = tokens.SPECIAL + (token + 1) % (tokens.VOCABULARY - tokens.SPECIAL)
+            elif self._flip:
+                (best, _), (second, other) = tokens.logprobs_of(token, state, 2)[1]
+                token = other if best - second < self._flip else token
+            if self.logprob:
+                logprobs.append(tokens.logprobs_of(token, state, self.top))
+            if self.produced != self._repeat:
+                self.chain.add(token)
             ids.append(token)
             self.last = token
             self.produced += 1
         return ids, logprobs
+
+    def spoil(self) -> None:
+        """Take the cached part for that of another prompt."""
+        self.chain = tokens.Chain([self.prompt[0] + 1, *self.prompt[1:]])
 
 
 class PrefixCache:

@@ -29,7 +29,6 @@ FIXED: dict[str, Any] = {
     "node_rank": 0,
     "enable_dp_attention": False,
     "gpu_id_step": 1,
-    "sleep_on_idle": False,
     "weight_version": "default",
     "file_storage_path": "sglang_storage",
     "sampling_defaults": "model",

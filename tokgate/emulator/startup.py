@@ -17,6 +17,8 @@ LOADER = "Multi-thread loading shards: "
 # Recorded of 0.5.15 (old) and 0.5.23 (new); where between them it changed is not known.
 NEW_INIT_WORDING = 20
 DRAFT_LOG_ALL_RANKS_UNTIL = 11
+LATE_RANK_S = 2.5
+NCCL = "2.28.9"
 
 
 class SchedulerError(RuntimeError):
@@ -91,6 +93,13 @@ class Startup:
 
     def _distributed(self, used_gb: float) -> None:
         began = time.monotonic()
+        if (
+            used_gb
+            and self._rank == 0
+            and self._settings.ranks > 1
+            and self._settings.args["device"] != "cpu"
+        ):
+            self._log.line(f"sglang is using nccl=={NCCL}")
         if self._settings.patch >= NEW_INIT_WORDING:
             self._parallel(used_gb)
             return
@@ -137,7 +146,7 @@ class Startup:
 
     def _kv_cache(self) -> None:
         tokens = kv_tokens(self._settings.args)
-        self._pause("kv_cache_s")
+        time.sleep(self._times["kv_cache_s"] / 2)
         self._fail("kv-cache")
         for share in (1.0, 0.25) if self._settings.speculative else (1.0,):
             size = min(tokens * 15.26e-6 * share, self._free * 0.4)
@@ -147,6 +156,8 @@ class Startup:
                 f"K size: {size:.2f} GB, V size: {size:.2f} GB"
             )
             self._log.line(f"Memory pool end. avail mem={self._free:.2f} GB")
+        # Attention backends are set up between the cache and the captures.
+        time.sleep(self._times["kv_cache_s"] / 2)
 
     def _capture_target(self) -> None:
         settings, args = self._settings, self._settings.args
@@ -162,6 +173,8 @@ class Startup:
         if not args["emulated_decode_graphs"]:
             self._fail("capture")
             return
+        if settings.faults.has("late-rank", f"TP{self._rank}"):
+            time.sleep(LATE_RANK_S)
         if settings.speculative:
             self._capture("target verify", args["speculative_num_draft_tokens"], "capture_target_s", 0.06)
         else:

@@ -1,12 +1,19 @@
-"""Token ids and their text: a deterministic function of the prompt, the same with and without speculation."""
+"""Token ids and their text: a function of all tokens before, the same with and without speculation.
+
+So the same tokens scored as a prompt give the same candidates as they gave when they were generated, but for
+a wobble as kernels of different shape have it.
+"""
 
 from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable
 
 VOCABULARY = 32000
 SPECIAL = 3
+WOBBLE = 0.01
+"""How far a top-2 gap moves at most between decoding and scoring as a prompt, nats."""
 _MASK = (1 << 64) - 1
 _PIECES = re.compile(r" ?t(\d+)|\s*[A-Za-z]{1,6}|\s*\d{1,3}|\s*[^\sA-Za-z0-9]|\s+")
 
@@ -19,16 +26,36 @@ def mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def seed_of(prompt: list[int], salt: int = 0) -> int:
-    """State of the chain after a prompt. Every token counts, and their order."""
-    packed = b"".join(token.to_bytes(4, "little", signed=False) for token in prompt)
-    return mix(zlib.crc32(packed) | (zlib.adler32(packed) << 32) ^ salt)
+class Chain:
+    """What the imagined model makes of the tokens so far. Every token counts, and their order.
+
+    Args:
+        tokens: the first ones.
+        salt: another model's, as it were.
+    """
+
+    __slots__ = ("_adler", "_crc", "_salt")
+
+    def __init__(self, tokens: Iterable[int], salt: int = 0) -> None:
+        self._crc, self._adler, self._salt = 0, 1, salt
+        for token in tokens:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """One more token."""
+        packed = token.to_bytes(4, "little")
+        self._crc = zlib.crc32(packed, self._crc)
+        self._adler = zlib.adler32(packed, self._adler)
+
+    @property
+    def state(self) -> int:
+        """64 bits that decide what comes next."""
+        return mix(self._crc | (self._adler << 32) ^ self._salt)
 
 
-def next_token(state: int) -> tuple[int, int]:
-    """The greedy token that follows a state, and the state after it."""
-    token = SPECIAL + (state >> 17) % (VOCABULARY - SPECIAL)
-    return token, mix(state ^ token)
+def next_token(state: int) -> int:
+    """The greedy token in a state."""
+    return SPECIAL + (state >> 17) % (VOCABULARY - SPECIAL)
 
 
 def tokenize(text: str) -> list[int]:
@@ -48,16 +75,23 @@ def text_of(token: int) -> str:
     return f" t{token}"
 
 
-def logprobs_of(token: int, state: int, top: int) -> tuple[float, list[tuple[float, int]]]:
+def logprobs_of(
+    token: int, state: int, top: int, *, as_prompt: bool = False
+) -> tuple[float, list[tuple[float, int]]]:
     """Log-probability of a greedy token, and the ``top`` best tokens with theirs, best first.
 
-    The chosen token is the best one, except that the values leave a margin that differs by context,
-    so that near ties exist as they do with a real model.
+    The chosen token is the best one; the second is 0 to 2 nats behind, differently in each state, so that
+    one in some hundred is a near tie.
+
+    Args:
+        as_prompt: scored in a prefill, not while decoding: the gap is a little other.
     """
     draw = mix(state ^ 0xA5A5)
     best = -0.02 - (draw & 0xFFFF) / 0xFFFF
     ranked = [(best, token)]
-    margin = 0.05 + ((draw >> 16) & 0xFFFF) / 0x8000
+    margin = ((draw >> 16) & 0xFFFF) / 0x8000
+    if as_prompt:
+        margin = max(0.0, margin + WOBBLE * (((draw >> 32) & 0xFFFF) / 0x8000 - 1))
     for rank in range(1, top):
         draw = mix(draw)
         ranked.append((best - margin * rank, SPECIAL + draw % (VOCABULARY - SPECIAL)))

@@ -30,6 +30,17 @@ KERNELS = {
     "draft_extend": "emulated_draft_extend_forward",
     "prefill": "emulated_prefill_forward",
 }
+# The parts of a step in the order in which the scheduler launches them.
+ORDER = ("prefill", "decode", "draft", "verify", "draft_extend")
+MODES = {
+    "decode": "DECODE",
+    "verify": "TARGET_VERIFY",
+    "draft_extend": "DRAFT_EXTEND_V2",
+    "prefill": "EXTEND",
+}
+# First patch release of 0.5 with spans of forward passes, and with spans of speculation and the scheduler.
+PASS_SPANS_SINCE, ALL_SPANS_SINCE = 13, 15
+LAUNCH_US = 8.0
 
 
 class Tracer:
@@ -41,6 +52,7 @@ class Tracer:
         rank: part of the file's name.
         kernels_ms: parts of a decode step with their nominal lengths.
         graphs: parts that are launched as one CUDA graph; the others launch kernel by kernel.
+        patch: third number of the SGLang version: which spans there are.
     """
 
     def __init__(
@@ -50,6 +62,7 @@ class Tracer:
         rank: int,
         kernels_ms: dict[str, float],
         graphs: set[str],
+        patch: int,
     ) -> None:
         self.output_dir = output_dir
         self.profile_id = f"{time.time()}"
@@ -57,26 +70,42 @@ class Tracer:
         self._rank = rank
         self._kernels_ms = kernels_ms
         self._graphs = graphs
+        self._patch = patch
         self._events: list[dict[str, Any]] = []
         self._correlation = 0
 
-    def add(self, prefill: bool, replayed: bool, begin_s: float, end_s: float) -> bool:
+    def add(self, prefill: bool, replayed: bool, batch: int, begin_s: float, end_s: float) -> bool:
         """Record a pass, replayed from graphs or not; returns whether the trace is complete."""
-        parts = {"prefill": (end_s - begin_s) * 1e3} if prefill else self._kernels_ms
+        lengths = {"prefill": (end_s - begin_s) * 1e3} if prefill else self._kernels_ms
         at_us, end_us = begin_s * 1e6, end_s * 1e6
-        self._span("user_annotation", "prefill step" if prefill else "decode step", at_us, end_us - at_us, 0)
-        for name, length_ms in parts.items():
-            if not length_ms:
+        call_us = at_us
+        for name in ORDER:
+            if not lengths.get(name):
                 continue
-            length_us = min(length_ms * 1e3, max(end_us - at_us, 1.0))
+            length_us = min(lengths[name] * 1e3, max(end_us - at_us, 1.0))
             self._correlation += 1
             launch = "cudaGraphLaunch" if replayed and name in self._graphs else "cudaLaunchKernel"
-            self._span("cuda_runtime", launch, at_us, min(20.0, length_us), self._correlation)
+            self._span("cuda_runtime", launch, call_us, LAUNCH_US, self._correlation)
+            if (span := self._span_name(name, batch)) is not None:
+                self._span("user_annotation", span, call_us - 1, LAUNCH_US + 2, 0)
             self._span("kernel", KERNELS[name], at_us, length_us, self._correlation)
             at_us += length_us
+            call_us += 2 * LAUNCH_US
+        if self._patch >= ALL_SPANS_SINCE:
+            self._span(
+                "user_annotation", "scheduler.run_batch", begin_s * 1e6 - 2, call_us - begin_s * 1e6, 0
+            )
         if self._left is not None:
             self._left -= 1
         return self._left == 0
+
+    def _span_name(self, part: str, batch: int) -> str | None:
+        """How this version marks a part; ``None`` when it does not."""
+        if self._patch >= ALL_SPANS_SINCE and part in ("draft", "draft_extend"):
+            return part
+        if self._patch < PASS_SPANS_SINCE or part not in MODES:
+            return None
+        return f"step[{MODES[part]} bs={batch}]"
 
     def _span(self, category: str, name: str, at_us: float, length_us: float, correlation: int) -> None:
         on_gpu = category == "kernel"

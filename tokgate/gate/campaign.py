@@ -1,16 +1,16 @@
 """Campaign: every server of a run is visited once; while it is up, all that is planned for it is measured.
 
 Before a server gives way to the next one, what is still planned for it is measured, so that a comparison
-across profiles never starts a server twice. On a GPU one server is up at a time; emulated servers are
-visited side by side, in the background.
+across profiles never starts a server twice. On a GPU one server is up at a time, or several that were started
+together, of which one is measured at a time; emulated servers are visited side by side, in the background.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar, cast
@@ -23,6 +23,7 @@ from tokgate.gate.facts import ServerFacts, read_facts
 from tokgate.gate.measurement import Cancelled, Measured, Measurer, Started
 from tokgate.gate.parity import Answers
 from tokgate.gate.starts import Starts
+from tokgate.gate.traces import Traced
 from tokgate.server.pool import Pool
 from tokgate.server.running import Server
 from tokgate.server.teardown import Teardown
@@ -40,6 +41,7 @@ class Planned:
         cases: of greedy parity, by name.
         as_reference: whether other profiles are held against its answers.
         starts: how often it is launched before it is measured.
+        traced: whether steps of each workload are recorded, after all else is measured.
     """
 
     profile: Profile
@@ -47,6 +49,7 @@ class Planned:
     cases: Mapping[str, Case] = field(default_factory=dict)
     as_reference: bool = False
     starts: int = 1
+    traced: bool = False
 
 
 class Visit:
@@ -152,6 +155,20 @@ class Visit:
             lambda server: self._measurer.parity(server, case, as_reference=as_reference),
         )
 
+    def traced(self, workload: Workload) -> Traced:
+        """The trace of a workload's steps; recorded at the first call, after all that is planned is measured.
+
+        Raises:
+            TokgateError: as :meth:`measured`.
+        """
+        with _held(self._lock):
+            if f"trace {workload.name}" not in self._done:
+                self._measure_untraced()
+            return self._once(
+                f"trace {workload.name}",
+                lambda server: self._measurer.trace(server, self.profile, workload),
+            )
+
     def _once(self, key: str, do: Callable[[Server], T]) -> T:
         """What ``do`` gives on the running server: done once, its fault remembered as well."""
         with _held(self._lock):
@@ -172,8 +189,16 @@ class Visit:
 
     def measure_planned(self) -> None:
         """Do all that is planned. A failure is kept for whoever asks for the figures."""
+        self._measure_untraced()
+        if self._planned.traced:
+            self._do_all([partial(self.traced, workload) for workload in self._planned.workloads])
+
+    def _measure_untraced(self) -> None:
+        """All but the traces: a profiler that was attached once may leave the server slower."""
         tasks: list[Callable[[], object]] = [partial(self.measured, w) for w in self._planned.workloads]
-        tasks += [partial(self.answers, name) for name in self._planned.cases]
+        self._do_all([*tasks, *(partial(self.answers, name) for name in self._planned.cases)])
+
+    def _do_all(self, tasks: Sequence[Callable[[], object]]) -> None:
         for task in tasks:
             try:
                 task()
@@ -194,6 +219,12 @@ def _held(lock: threading.RLock) -> Iterator[None]:
         lock.release()
 
 
+def _started(visit: Visit) -> None:
+    """Start a profile's server; a failure is kept for whoever asks for it."""
+    with suppress(TokgateError, Cancelled):
+        visit.starts()
+
+
 class Campaign:
     """All visits of a run.
 
@@ -201,7 +232,8 @@ class Campaign:
         plan: in the order of visits; a profile's reference stands before it.
         start: starts the server of a profile.
         measurer: measures on servers.
-        side_by_side: whether all servers may be up at once.
+        side_by_side: whether all servers may be up, and measured, at once.
+        together: otherwise, how many are started at once; they stay up until the next so many start.
     """
 
     def __init__(
@@ -211,8 +243,11 @@ class Campaign:
         measurer: Measurer,
         *,
         side_by_side: bool,
+        together: int = 1,
     ) -> None:
-        self._pool = Pool(len(plan) if side_by_side else 1, start)
+        self._pool = Pool(len(plan) if side_by_side else together, start)
+        self._together = together
+        self._started: set[str] = set()
         self._visits = {planned.profile.name: Visit(planned, self._pool, measurer) for planned in plan}
         self._measurer = measurer
         self._current: Visit | None = None
@@ -232,7 +267,24 @@ class Campaign:
             if self._current is not None:
                 self._current.measure_planned()
             self._current = visit
+            self._start_with_next(visit)
         return visit
+
+    def _start_with_next(self, visit: Visit) -> None:
+        """Start a profile's server and those of the next ones at the same time; wait until all are up.
+
+        Nothing is measured while a server starts.
+        """
+        if self._together == 1 or visit.profile.name in self._started:
+            return
+        waiting = [name for name in self._visits if name not in self._started and name != visit.profile.name]
+        group = [visit.profile.name, *waiting[: self._together - 1]]
+        self._started.update(group)
+        with ThreadPoolExecutor(len(group), "start") as starters:
+            pending = [starters.submit(_started, self._visits[name]) for name in group]
+            while any(not future.done() for future in pending):
+                # Woken now and then: a Ctrl-C is handled between two waits.
+                wait(pending, timeout=_WAKE_S)
 
     def close(self) -> list[Teardown]:
         """Stop every server. A measurement under way ends with its current run.

@@ -30,10 +30,9 @@ def claim(setup: Setup) -> Iterator[list[str]]:
     nvml = gpu.open_nvml()
     if isinstance(nvml, str):
         raise HostFault(f"-m gpu needs a GPU and this host shows none: {nvml}", ["tokgate doctor tells more"])
-    ranks = max(profile.tp for profile in setup.profiles.values())
-    indices = gpu.visible_indices(nvml, setup.engine.env, ranks)
-    if len(indices) < ranks:
-        raise HostFault(f"the profiles need {ranks} GPUs and {len(indices)} are visible")
+    indices = gpu.visible_indices(nvml, setup.engine.env, setup.ranks)
+    if len(indices) < setup.ranks:
+        raise HostFault(f"the profiles need {setup.ranks} GPUs and {len(indices)} are visible")
     uuids = [nvml.uuids()[index] for index in indices]
     with GpuLocks(uuids, wait_s=setup.request.wait_gpu_s, on_wait=_say):
         findings = fitness.examine(setup.request.results, gpus=indices)

@@ -18,7 +18,7 @@ from tokgate.gate.case import JudgedCase
 from tokgate.gate.comparable import obstacles, remarks
 from tokgate.gate.facts import ServerFacts
 from tokgate.gate.judge import SPEED
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.gate.words import count, figure, figures
 from tokgate.load.sample import Identity
 from tokgate.sglang.attention import attention_mode_effect

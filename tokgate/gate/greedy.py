@@ -14,6 +14,7 @@ from typing import Any
 from tokgate.analysis.parity import Output, TopTwo
 from tokgate.analysis.parity_case import Case, CaseRequest
 from tokgate.errors import LoadFault
+from tokgate.sglang.http import read_generation
 
 _AT_ONCE = 64
 
@@ -67,11 +68,12 @@ class GreedyClient:
             body |= {"return_logprob": True, "top_logprobs_num": 2}
         answer = self._json(body)
         meta = answer["meta_info"]
-        reason = meta.get("finish_reason")
+        read = read_generation(meta)
         return Output(
             tuple(answer["output_ids"][-request.new_tokens :]),
             _candidates(meta.get("output_top_logprobs") or []) if candidates else None,
-            stopped=isinstance(reason, dict) and reason.get("type") == "stop",
+            stopped=read.finish_reason == "stop",
+            verify_count=read.verify_count,
         )
 
     def _json(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,20 +12,20 @@ from statistics import fmean
 
 from tokgate import baselines
 from tokgate.analysis.blocks import arm
-from tokgate.analysis.breakeven import BreakEven, break_even
+from tokgate.analysis.cycles import Cycles
 from tokgate.analysis.interval import ratio_interval
 from tokgate.analysis.stored import judge_stored
 from tokgate.baselines import Baseline
 from tokgate.config.gate import GateFile, Limit
 from tokgate.config.workloads import Workload
 from tokgate.errors import UsageFault
+from tokgate.gate.break_even import break_even_figures, break_even_lines, state_of
 from tokgate.gate.case import JudgedCase
 from tokgate.gate.comparable import obstacles, remarks
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.gate.starts import Starts
 from tokgate.gate.starts import verdict as starts_verdict
 from tokgate.gate.words import count, figure, figures
-from tokgate.load.sample import Identity
 from tokgate.verdict import Kind, Verdict
 
 SPEED = "decode_tok_s"
@@ -188,8 +188,14 @@ class Judge:
             figures=figures_known,
         )
 
-    def net_gain(self, workload: Workload, measured: Measured, reference: Measured) -> Verdict:
-        """A speculative profile against its reference without speculation, on the servers measured."""
+    def net_gain(
+        self, workload: Workload, measured: Measured, reference: Measured, cycles: Cycles | None = None
+    ) -> Verdict:
+        """A speculative profile against its reference without speculation, on the servers measured.
+
+        Args:
+            cycles: of a trace of the speculative server, where one was recorded.
+        """
         one, other = measured.samples[0].identity, reference.samples[0].identity
         runs, against = measured.series(SPEED), reference.series(SPEED)
         case = JudgedCase(measured, SPEED, "tok/s", runs)
@@ -208,22 +214,11 @@ class Judge:
             f"runs: {figures(runs)}",
         ]
         figures_of_cycle: dict[str, object] = {}
-        accept_length = measured.series("accept_length")
-        cycle_ms = measured.series("cycle_ms")
-        if accept_length and cycle_ms:
-            # A verify pass advances every stream of the batch, so break-even is reckoned per stream.
-            state = break_even(
-                baseline_tok_s=ratio.denominator_mean / workload.concurrency,
-                cycle_ms=fmean(cycle_ms),
-                accept_length=fmean(accept_length),
-                draft_steps=_draft_steps(one, fmean(accept_length)),
-            )
-            body += _cycle_lines(state)
-            figures_of_cycle = {
-                "accept_length": state.accept_length,
-                "cycle_ms": state.cycle_ms,
-                "break_even_accept_length": state.break_even_accept_length,
-            }
+        # A verify pass advances every stream of the batch, so break-even is reckoned per stream.
+        state = state_of(measured, ratio.denominator_mean / workload.concurrency)
+        if state is not None:
+            body += break_even_lines(state, measured, cycles)
+            figures_of_cycle = break_even_figures(state, cycles)
         else:
             body.append("accept length: not reported by the server, so no break-even can be given")
         body += [f"also differs: {remark}" for remark in remarks(one.resolved, other.resolved)]
@@ -241,39 +236,3 @@ class Judge:
                 **figures_of_cycle,
             },
         )
-
-
-def _cycle_lines(state: BreakEven) -> list[str]:
-    """Where break-even lies, and what would reach it."""
-    baseline = figure(state.baseline_tok_s)
-    return [
-        f"break-even accept length {state.break_even_accept_length:.2f} = cycle {state.cycle_ms:.1f} ms x "
-        f"{baseline} tok/s; measured {state.accept_length:.2f}",
-        f"or at accept length {state.accept_length:.2f} a cycle of {state.break_even_cycle_ms:.1f} ms",
-        *_lever_lines(state),
-    ]
-
-
-def _lever_lines(state: BreakEven) -> list[str]:
-    """Which of the two ways to break-even is the nearer one, against the best that is possible."""
-    shares = state.accept_lever.share_of_room, state.cycle_lever.share_of_room
-    if state.wins or shares[0] is None or shares[1] is None:
-        return []
-    if state.nearer is None:
-        return ["neither can be reached: even every draft accepted, or a cycle of one step, is too little"]
-    accept, cycle = state.accept_lever, state.cycle_lever
-    ways = [
-        f"accept length needs {_share(shares[0])} of the way from {accept.now:.2f} to {accept.bound:g}",
-        f"cycle time {_share(shares[1])} of the way from {cycle.now:.1f} to {cycle.bound:.1f} ms",
-    ]
-    return [f"nearer lever: {state.nearer.name}: {', '.join(ways)}"]
-
-
-def _share(share: float) -> str:
-    return f"{100 * share:.0f} %" if share <= 1 else "more than all"
-
-
-def _draft_steps(identity: Identity, accept_length: float) -> int | None:
-    """Draft steps as resolved; ``None`` when not told, or when more tokens came than they can give."""
-    steps = identity.resolved.get("speculative_num_steps")
-    return steps if isinstance(steps, int) and accept_length <= steps + 1 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,56 +13,36 @@ from tokgate.analysis.parity_case import Case
 from tokgate.analysis.voids import void_reasons
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
-from tokgate.errors import EngineFault, HostFault, LoadFault
-from tokgate.gate import passes
+from tokgate.errors import LoadFault
+from tokgate.gate import passes, traces
 from tokgate.gate.parity import Answers, ask
-from tokgate.gate.results import Results
+from tokgate.gate.results import Shelf
+from tokgate.gate.runs import Measured, Runs
 from tokgate.gate.setup import Setup
-from tokgate.gate.start import STARTUP, Starter
-from tokgate.host.contention import difference, snapshot
+from tokgate.gate.start import STARTUP, STARTUP_TOGETHER, Starter
+from tokgate.gate.traces import Traced
+from tokgate.host import gpu
+from tokgate.host.contention import Snapshot, difference, snapshot
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure
 from tokgate.load.sample import Audit, Identity, Sample
 from tokgate.server.running import Server
 from tokgate.server.timeline import Capture
+from tokgate.server.truth import Variable
 from tokgate.sglang.http import resolved
 
-SERVERS_DOING = ("failed_requests", "short_output", "excess_output", "prompt_length", "cached_tokens")
-"""Causes of void runs that lie with what the server answered: no host is to blame."""
+__all__ = ["Cancelled", "Measured", "Measurer", "Started"]
+
+
+NVML_S = 5.0
+"""Longest wait for an answer of NVML."""
+
+
+_ANY_PROMPT = (tuple(range(prompt_sets.FIRST_ID, prompt_sets.FIRST_ID + 64)),)
 
 
 class Cancelled(Exception):
     """The gate is closing; raised between two runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """All runs of a workload on one launch.
-
-    Attributes:
-        samples: runs that count, in order.
-        void: runs that do not, each with its reasons.
-        files: of ``samples``, in order.
-    """
-
-    samples: tuple[Sample, ...]
-    void: tuple[Sample, ...]
-    files: tuple[Path, ...]
-
-    def series(self, metric: str) -> list[float]:
-        """The metric's value of every run that has it, in its unit."""
-        return [s.metrics[metric] for s in self.samples if metric in s.metrics]
-
-    def extra_info(self) -> dict[str, object]:
-        """What is kept beside the rounds of a benchmark: identity and every metric, run by run."""
-        identity = self.samples[0].identity
-        names = sorted({name for sample in self.samples for name in sample.metrics})
-        return {
-            "engine": identity.engine_name,
-            "host_class": identity.host_class,
-            "sglang": identity.sglang_version,
-            **{name: self.series(name) for name in names},
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +56,10 @@ class Started:
         odd_captures: ranks that differ from the others, in words.
         overrides: where the server runs with something else than was asked, in words.
         environments: what each worker process really has, by its title.
+        variables: the same by variable, with who gave it.
+        libraries: versions that each process has loaded, by its title.
         nccl_version: ``None`` when the log does not give it.
+        ranks: tensor-parallel size that was asked for.
     """
 
     sample: Sample
@@ -85,7 +68,10 @@ class Started:
     odd_captures: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    variables: tuple[Variable, ...] = ()
+    libraries: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     nccl_version: str | None = None
+    ranks: int = 1
 
 
 class Measurer:
@@ -95,10 +81,20 @@ class Measurer:
         setup: the checked request.
         results: where Samples go.
         starter: knows which model a profile serves.
+        beside: processes of other servers that the gate keeps up on the same GPUs.
     """
 
-    def __init__(self, setup: Setup, results: Results, starter: Starter) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        results: Shelf,
+        starter: Starter,
+        *,
+        beside: Callable[[], Iterable[int]] = tuple,
+    ) -> None:
         self._setup = setup
+        self._beside = beside
+        self._gpus = _open_gpus(setup)
         self._results = results
         self._starter = starter
         self._cancelled = threading.Event()
@@ -122,8 +118,9 @@ class Measurer:
             name = f"{phase.name}_s"
             metrics[name] = metrics.get(name, 0.0) + phase.seconds
         metrics["startup_s"] = server.startup_s
+        alone = self._setup.request.start_together == 1
         sample = Sample(
-            identity=self._identity(server, profile, STARTUP, "", run=0),
+            identity=self._identity(server, profile, STARTUP if alone else STARTUP_TOGETHER, "", run=0),
             requests=(),
             audit=Audit(stamp_tier="user"),
             metrics=metrics,
@@ -136,7 +133,10 @@ class Measurer:
             odd_captures=tuple(server.odd_captures),
             overrides=tuple(map(str, server.resolved())),
             environments=server.environments,
+            variables=server.variables,
+            libraries=server.libraries,
             nccl_version=server.nccl_version,
+            ranks=profile.tp,
         )
 
     def workload(self, server: Server, profile: Profile, workload: Workload) -> Measured:
@@ -151,37 +151,26 @@ class Measurer:
             ResultsUnwritable: a Sample cannot be stored.
             Cancelled: the gate is closing.
         """
-        gate = self._setup.gate
+        runs = self.runs(server, profile, workload)
+        for _ in range(self._setup.gate.runs.measured):
+            runs.one()
+        return runs.measured
+
+    def runs(self, server: Server, profile: Profile, workload: Workload) -> Runs:
+        """Warm a workload up, to be measured run by run.
+
+        Raises:
+            TokgateError: as :meth:`workload`.
+        """
         prompts = prompt_sets.build(workload, vocabulary=self._starter.served(profile).vocabulary)
-        for _ in range(gate.runs.warmup):
+        for _ in range(self._setup.gate.runs.warmup):
             self._run(server, profile, workload, prompts, run=0)
-        good: list[Sample] = []
-        void: list[Sample] = []
-        files: list[Path] = []
-        while len(good) < gate.runs.measured:
-            sample = self._run(server, profile, workload, prompts, run=len(good) + len(void))
-            path = self._results.add_sample(sample)
-            if not sample.void:
-                good.append(sample)
-                files.append(path)
-                continue
-            void.append(sample)
-            if len(void) > gate.void.max_void_runs:
-                failed = [v for s in void for v in s.void if v.cause in SERVERS_DOING]
-                if failed:
-                    raise EngineFault(
-                        f"{len(void)} of {len(void) + len(good)} runs of {workload.name} are void: "
-                        f"{failed[0].message}",
-                        [f"run {s.identity.run}: {v.message}" for s in void for v in s.void][:12],
-                        profile=profile.name,
-                        phase=workload.name,
-                        files=[server.log_path],
-                    )
-                raise HostFault(
-                    f"{len(void)} of {len(void) + len(good)} runs are void: {void[0].void[0].message}",
-                    [f"run {s.identity.run}: {reason.message}" for s in void for reason in s.void][:12],
-                )
-        return Measured(tuple(good), tuple(void), tuple(files))
+        return Runs(
+            lambda number: self._run(server, profile, workload, prompts, run=number),
+            self._results.add_sample,
+            bound=self._setup.gate.void.max_void_runs,
+            subject=(profile.name, workload.name, server.log_path),
+        )
 
     def parity(self, server: Server, case: Case, *, as_reference: bool) -> Answers:
         """The server's greedy answers to a case.
@@ -211,6 +200,48 @@ class Measurer:
                 raise server.hang("greedy parity", waited_s, limit_s) from fault
             raise
 
+    def trace(self, server: Server, profile: Profile, workload: Workload) -> Traced:
+        """A few steps of the server under a workload's requests, recorded by the engine's own profiler.
+
+        Raises:
+            Hang: it did not answer in time; it is gone.
+            Exited: it died.
+        """
+        self.check()
+        server.ensure_alive()
+        server.flush_cache()
+        limit_s = self._setup.gate.deadlines.request_total_s
+        began_s = time.monotonic()
+        what = f"trace of {workload.name}"
+        try:
+            with server.watch(what):
+                return traces.capture(
+                    server.url,
+                    self._results.folder / "traces" / profile.name / workload.name,
+                    self._trace_request(server, profile, workload),
+                    timeout_s=limit_s,
+                )
+        except LoadFault as fault:
+            server.ensure_alive()
+            waited_s = time.monotonic() - began_s
+            if waited_s >= limit_s:
+                raise server.hang(what, waited_s, limit_s) from fault
+            return Traced((), None, str(fault))
+
+    def _trace_request(self, server: Server, profile: Profile, workload: Workload) -> traces.Request:
+        prompts = prompt_sets.build(workload, vocabulary=self._starter.served(profile).vocabulary)
+        steps = server.server_info.get("speculative_num_steps")
+        speculative = profile.speculation is not None and isinstance(steps, int)
+        return traces.Request(
+            # Of texts the server alone knows the ids: any others of a usual length will do.
+            prompts=(prompts.ids or _ANY_PROMPT * workload.concurrency)[: workload.concurrency],
+            steps=self._setup.request.trace_steps,
+            tokens_a_step=steps + 1 if speculative and isinstance(steps, int) else 1,
+            version=server.version or self._setup.engine.version,
+            kind=self._setup.engine.kind,
+            ranks=profile.tp,
+        )
+
     def _run(
         self,
         server: Server,
@@ -225,7 +256,7 @@ class Measurer:
         server.flush_cache()
         pids = [process.pid for process in server.processes()]
         scraped = passes.scrape(server)
-        before = snapshot(pids)
+        before = self._snapshot(pids)
         try:
             with server.watch(f"{workload.name}"):
                 got = measure(
@@ -235,7 +266,7 @@ class Measurer:
             server.ensure_alive()
             phase = f"{stall.phase} of {workload.name}"
             raise server.hang(phase, stall.waited_s, stall.limit_s) from stall
-        contention = difference(before, snapshot(pids))
+        contention = difference(before, self._snapshot(pids))
         sample = Sample(
             identity=self._identity(server, profile, workload.name, workload.digest, run=run),
             requests=got.requests,
@@ -260,6 +291,17 @@ class Measurer:
             advisory=tuple(reason for reason in reasons if reason.cause in advisory),
         )
 
+    def _snapshot(self, pids: Sequence[int]) -> Snapshot:
+        """Counters now. An NVML that once gave no answer in time is not asked again."""
+        if self._gpus is not None:
+            nvml, indices = self._gpus
+            beside = list(self._beside())
+            found = gpu.within(NVML_S, lambda: snapshot(pids, nvml, indices, beside), None)
+            if found is not None:
+                return found
+            self._gpus = None
+        return snapshot(pids)
+
     def _deadlines(self) -> Deadlines:
         given = self._setup.gate.deadlines
         return Deadlines(
@@ -277,7 +319,7 @@ class Measurer:
             engine=engine.kind,
             engine_name=engine.name,
             sglang_version=server.version or self._setup.engine.version,
-            host_class=self._setup.host_class,
+            host_class=self._setup.host_classes[profile.name],
             profile=profile.name,
             profile_digest=profile.digest,
             workload=workload,
@@ -288,3 +330,13 @@ class Measurer:
             started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             resolved=resolved(server.server_info),
         )
+
+
+def _open_gpus(setup: Setup) -> tuple[gpu.Nvml, list[int]] | None:
+    """NVML and the GPUs that this engine's profiles use; ``None`` where there are none to be watched."""
+    if setup.engine.kind != "gpu":
+        return None
+    nvml = gpu.open_nvml()
+    if isinstance(nvml, str):
+        return None
+    return nvml, gpu.visible_indices(nvml, setup.engine.env, max(p.tp for p in setup.profiles.values()))

@@ -95,10 +95,15 @@ def ask(url: str, case: Case, *, as_reference: bool, with_floor: bool, timeout_s
         (output.top or {}, client.rescore(request, output))
         for request, output in zip(case.requests, scored, strict=True)
     ]
-    # The first answers are those of plain decoding; the candidates come from the second time.
+    # The first answers are those of plain decoding. Their candidates are those of the second time; where
+    # that went another way at a tie, the first output is scored by itself.
     known = tuple(
-        Output(first.ids, second.top if first.ids == second.ids else None, first.stopped)
-        for first, second in zip(outputs, scored, strict=True)
+        Output(
+            first.ids,
+            second.top if first.ids == second.ids else client.rescore(request, first),
+            first.stopped,
+        )
+        for request, first, second in zip(case.requests, outputs, scored, strict=True)
     )
     return Answers(known, again, measure_floor(pairs))
 

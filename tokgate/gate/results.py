@@ -30,7 +30,35 @@ RUN_FILE = "TOKGATE_RUN_FILE"
 """Variable that names a file into which the folder of the run is written, for a caller of pytest."""
 
 
-class Results:
+class Shelf:
+    """Where the servers of a run, or of one arm of it, leave their Samples, logs and forensics. Thread-safe.
+
+    Args:
+        folder: made when needed.
+
+    Raises:
+        ResultsUnwritable: it cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("samples", "logs", "forensics"):
+            _make(folder / name)
+
+    def add_sample(self, sample: Sample) -> Path:
+        """Store one Sample; returns its file.
+
+        Raises:
+            ResultsUnwritable: disk full or folder gone; Samples stored before stay whole.
+        """
+        of = sample.identity
+        name = f"{of.launch}-r{of.run:02d}{'-void' if sample.void else ''}.sample.json"
+        path = self.folder / "samples" / of.profile / of.workload / name
+        write_json(path, sample.to_json())
+        return path
+
+
+class Results(Shelf):
     """The folder of one run. Thread-safe.
 
     Args:
@@ -48,32 +76,13 @@ class Results:
         self._facts = {"run": self.name, "started_at": now.isoformat(timespec="seconds"), **facts}
         self._lock = threading.Lock()
         self._write_run("running")
-        for name in ("samples", "logs", "forensics"):
-            self._make(self.folder / name)
+        super().__init__(self.folder)
         _point(root / "latest", self.name)
         if RUN_FILE in os.environ:
             Path(os.environ[RUN_FILE]).write_text(str(self.folder.resolve()), encoding="utf-8")
 
-    def _make(self, folder: Path) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ResultsUnwritable(f"{folder} cannot be made: {error.strerror}") from error
-
     def _write_run(self, status: str) -> None:
         write_json(self.folder / "run.json", {**self._facts, "status": status})
-
-    def add_sample(self, sample: Sample) -> Path:
-        """Store one Sample; returns its file.
-
-        Raises:
-            ResultsUnwritable: disk full or folder gone; Samples stored before stay whole.
-        """
-        of = sample.identity
-        name = f"{of.launch}-r{of.run:02d}{'-void' if sample.void else ''}.sample.json"
-        path = self.folder / "samples" / of.profile / of.workload / name
-        write_json(path, sample.to_json())
-        return path
 
     def add_verdict(self, verdict: Verdict) -> None:
         """Append one verdict.
@@ -92,6 +101,13 @@ class Results:
         """Say in ``run.json`` how the run ended."""
         self._facts["ended_at"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._write_run(status)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultsUnwritable(f"{folder} cannot be made: {error.strerror}") from error
 
 
 def write_text(path: Path, text: str) -> None:

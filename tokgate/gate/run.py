@@ -20,9 +20,11 @@ from tokgate.gate.claim import claim
 from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.faults import verdict_of
 from tokgate.gate.judge import Judge
+from tokgate.gate.launches import judge_launches
 from tokgate.gate.measurement import Measurer
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.results import Results, write_text
+from tokgate.gate.rooflines import Rooflines
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import Starter
 from tokgate.load import prompts
@@ -78,12 +80,14 @@ class Run:
             self.cases = self._cases() if with_parity else {}
             self.judge = Judge(setup.gate, setup.request.baselines, self._accept_command(), verdicts)
             self.comparisons = Comparisons(setup.gate)
+            self._rooflines = Rooflines(setup.engine, self._starter)
             measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
             self.campaign = Campaign(
                 [self._planned(name, measured) for name in self._with_references(profiles)],
                 self._starter,
                 Measurer(setup, self.results, self._starter),
-                side_by_side=setup.engine.kind == "emulated",
+                side_by_side=setup.engine.kind == "emulated" and setup.request.start_together == 1,
+                together=setup.request.start_together,
             )
             # Nothing failed: what was opened stays open until the run ends.
             self._claim = stack.pop_all()
@@ -127,7 +131,8 @@ class Run:
         profile = self.setup.profiles[name]
         is_reference = any(other.reference == name for other in self.setup.profiles.values())
         cases = self.cases if is_reference or profile.speculation else {}
-        return Planned(profile, workloads, cases, is_reference, self.setup.request.startup_repeats)
+        asked = self.setup.request
+        return Planned(profile, workloads, cases, is_reference, asked.startup_repeats, asked.trace_steps > 0)
 
     def accept_length(self, visit: Visit, workload: Workload) -> Verdict:
         """Accept length: exactly, where the model's is known beforehand; else against the stored baseline."""
@@ -165,6 +170,19 @@ class Run:
         partner = self.setup.partner(visit.profile.name, ATTENTION_MODE)
         other = None if partner is None else self.campaign.visit(partner).measured(workload)
         return self.comparisons.attention_mode(measured, other, visit.facts())
+
+    def launches(self, visit: Visit, workload: Workload) -> Verdict:
+        """Whether every part of a step is launched as its graph, from a trace of the profiler."""
+        measured, traced = visit.measured(workload), visit.traced(workload)
+        return judge_launches(visit.profile, measured, traced, self._rooflines.lines(visit, workload))
+
+    def net_gain(self, visit: Visit, workload: Workload) -> Verdict:
+        """A speculative profile against its reference: is speculation a gain, and what stands in its way."""
+        measured = visit.measured(workload)
+        reference = self.campaign.visit(self.reference(visit.profile)).measured(workload)
+        traced = visit.traced(workload) if self.setup.request.trace_steps else None
+        cycles = None if traced is None else traced.cycles
+        return self.judge.net_gain(workload, measured, reference, cycles)
 
     def parity(self, name: str, visit: Visit) -> Verdict:
         """Greedy parity of a profile with its reference, on one case."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from tokgate.config.profiles import Profile, Profiles, load_profiles
 from tokgate.config.workloads import Workload, load_workloads
 from tokgate.emulator import faults
 from tokgate.emulator.scenario import locate
-from tokgate.errors import UsageFault
+from tokgate.errors import HostFault, UsageFault
+from tokgate.gate import cards
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS, PARTNERS, has_mode_decode
 from tokgate.gate.results import check_writable
 from tokgate.host import gpu
@@ -39,6 +40,8 @@ class Request:
         faults: fault specs for the emulated engine, ``SPEC`` or ``PROFILE=SPEC``.
         engine_flags: flags passed to the engine as they are, after those of the profile.
         wait_gpu_s: how long to queue for a GPU that another gate holds.
+        trace_steps: decode steps of each workload to record with the engine's profiler; 0: none.
+        start_together: how many servers of a GPU engine are started, and stay up, at once.
     """
 
     folder: Path
@@ -54,6 +57,8 @@ class Request:
     faults: tuple[str, ...] = ()
     engine_flags: tuple[str, ...] = ()
     wait_gpu_s: float = 0.0
+    trace_steps: int = 0
+    start_together: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class Setup:
 
     Attributes:
         chosen_because: one phrase for the header: why this engine.
-        host_class: names the folder of baselines.
+        host_classes: profile -> the folder of its baselines.
         profiles: in the order in which they are run, references first.
         not_applicable: profile -> why it cannot exist on this engine.
     """
@@ -70,23 +75,35 @@ class Setup:
     request: Request
     engine: Engine
     chosen_because: str
-    host_class: str
+    host_classes: Mapping[str, str]
     gate: GateFile
     catalogue: Profiles
     profiles: Mapping[str, Profile]
     workloads: Mapping[str, Workload]
     not_applicable: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def host_class(self) -> str:
+        """The class of this run, in words: several where its profiles use different numbers of GPUs."""
+        return ", ".join(dict.fromkeys(self.host_classes[name] for name in self.profile_names()))
+
+    @property
+    def ranks(self) -> int:
+        """GPUs that the largest profile of this run uses."""
+        return cards.ranks(self.profiles, self.profile_names())
+
     def profile_names(self, *traits: str) -> list[str]:
         """Profiles that exist on this engine and have every trait, in order.
 
         Args:
-            traits: ``speculative`` (with a reference to be held against), or one of
-                :mod:`tokgate.gate.pairs`.
+            traits: ``speculative`` (with a reference to be held against), ``traced`` (all or none), or one
+                of :mod:`tokgate.gate.pairs`.
         """
         names = [name for name in self.profiles if name not in self.not_applicable]
         if "speculative" in traits:
             names = [n for n in names if self.profiles[n].speculation and self.profiles[n].reference]
+        if "traced" in traits and not self.request.trace_steps:
+            names = []
         if GRAPHS in traits:
             names = [name for name in names if self.partner(name, GRAPHS) is not None]
         if ATTENTION_MODE in traits:
@@ -132,8 +149,17 @@ def read(request: Request) -> Setup:
         ConfigFault: a faulty file.
         UsageFault: an unknown profile, workload, model or engine; faults on a real engine.
         ResultsUnwritable: results cannot be written where they should go.
+        HostFault: no profile can be run on this host: each needs more GPUs, say.
     """
-    engine, because = _engine(request)
+    return for_engine(request, *_engine(request))
+
+
+def for_engine(request: Request, engine: Engine, because: str = "given") -> Setup:
+    """As :func:`read`, for an engine that was chosen already: one of two versions, say.
+
+    Raises:
+        ConfigFault, UsageFault, ResultsUnwritable: as :func:`read`.
+    """
     if request.faults and engine.kind != "emulated":
         raise UsageFault(f"--engine-fault plants faults in the emulated engine; this one is '{engine.name}'")
     if request.startup_repeats < 1:
@@ -147,12 +173,24 @@ def read(request: Request) -> Setup:
     known = load_workloads(request.folder / "workloads.yaml", engine.kind)
     if request.model is not None and not Path(request.model).is_dir():
         _known_model(catalogue, request.model)
-    default = tuple(name for name, profile in catalogue.profiles.items() if not profile.on_demand)
+    default = tuple(
+        name
+        for name, profile in catalogue.profiles.items()
+        if not profile.on_demand and engine.kind in profile.engines
+    )
     names = _with_references(catalogue, request.profiles or default)
     profiles = {name: catalogue.get(name) for name in names}
+    names_of_gpus = cards.visible(engine)
     not_applicable = {
-        name: reason for name, profile in profiles.items() if (reason := applicability(profile, engine.kind))
+        name: reason
+        for name, profile in profiles.items()
+        if (reason := applicability(profile, engine.kind) or cards.lacking(profile, names_of_gpus))
     }
+    if len(not_applicable) == len(profiles):
+        raise HostFault(
+            "none of the profiles can be run here",
+            [f"{name}: {reason}" for name, reason in not_applicable.items()],
+        )
     for fault in request.faults:
         _check_fault(catalogue, fault)
     workloads = {name: known.get(name) for name in request.workloads or tuple(known.workloads)}
@@ -167,7 +205,7 @@ def read(request: Request) -> Setup:
         request=request,
         engine=engine,
         chosen_because=because,
-        host_class=_host_class(engine, profiles.values()),
+        host_classes=cards.host_classes(engine, profiles.values(), names_of_gpus),
         gate=gate,
         catalogue=catalogue,
         profiles=profiles,
@@ -247,15 +285,6 @@ def _gpu_names() -> list[str]:
     """NVML names of this host's GPUs; empty without a driver."""
     nvml = gpu.open_nvml()
     return [] if isinstance(nvml, str) else [nvml.gpu(index).name for index in range(nvml.count)]
-
-
-def _host_class(engine: Engine, profiles: Iterable[Profile]) -> str:
-    ranks = max(profile.tp for profile in profiles)
-    nvml = gpu.open_nvml() if engine.kind == "gpu" else "not asked"
-    names: list[str] = []
-    if not isinstance(nvml, str):
-        names = [nvml.gpu(index).name for index in gpu.visible_indices(nvml, engine.env, ranks)]
-    return gpu.host_class(engine.kind, names, engine.scenario)
 
 
 def kind_in(expression: str) -> EngineKind | None:

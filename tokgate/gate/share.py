@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokgate.errors import HostFault, UsageFault
+from tokgate.gate import cards
 from tokgate.gate.setup import Setup
 from tokgate.host import gpu
 
@@ -55,7 +56,8 @@ def deal(setup: Setup, gpus: Sequence[int], *, emulated: bool) -> list[Share]:
         emulated: the emulated engine was asked for: GPUs are then only numbers.
 
     Returns:
-        One share a group of GPUs, none of them empty; fewer when there are fewer profiles.
+        One share a group of GPUs, none of them empty; fewer when there are fewer profiles. Profiles that need
+        more GPUs than are named are in no share: see :func:`left_out`.
 
     Raises:
         HostFault: no driver, or no such GPU.
@@ -63,11 +65,11 @@ def deal(setup: Setup, gpus: Sequence[int], *, emulated: bool) -> list[Share]:
     """
     if not emulated:
         _check(setup, gpus)
-    names = setup.profile_names()
-    ranks = max((setup.profiles[name].tp for name in names), default=1)
+    names = [name for name in setup.profile_names() if setup.profiles[name].tp <= len(gpus)]
+    if not names:
+        raise UsageFault(f"the profiles need {setup.ranks} GPUs at once and --gpus names {len(gpus)}")
+    ranks = cards.ranks(setup.profiles, names)
     groups = [tuple(gpus[i : i + ranks]) for i in range(0, len(gpus) - ranks + 1, ranks)]
-    if not groups:
-        raise UsageFault(f"the profiles need {ranks} GPUs at once and --gpus names {len(gpus)}")
     references = {setup.profiles[name].reference for name in names}
     # Profiles of one reference are neighbours, so that it is measured on as few GPUs as may be.
     users = sorted((n for n in names if n not in references), key=lambda n: setup.profiles[n].reference or n)
@@ -76,6 +78,15 @@ def deal(setup: Setup, gpus: Sequence[int], *, emulated: bool) -> list[Share]:
     return [
         Share(group, tuple(users[low:high])) for group, low, high in zip(groups, cuts, cuts[1:], strict=False)
     ]
+
+
+def left_out(setup: Setup, gpus: Sequence[int]) -> dict[str, str]:
+    """Profiles that need more GPUs than are named -> that they do."""
+    return {
+        name: f"needs {setup.profiles[name].tp} GPUs and --gpus names {len(gpus)}"
+        for name in setup.profile_names()
+        if setup.profiles[name].tp > len(gpus)
+    }
 
 
 def _check(setup: Setup, gpus: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ from tokgate.config.gate import PhaseFloors
 from tokgate.config.profiles import Model, Profile
 from tokgate.errors import UsageFault
 from tokgate.gate import modelstore
-from tokgate.gate.results import Results
+from tokgate.gate.results import Shelf
 from tokgate.gate.setup import Setup
 from tokgate.host.ports import free_port
 from tokgate.models import guard
@@ -26,6 +26,9 @@ from tokgate.sglang.flags import server_arguments
 HOST = "127.0.0.1"
 STARTUP = "startup"
 """The workload name under which start-up times are stored and judged."""
+
+STARTUP_TOGETHER = "startup-together"
+"""The same of servers that were started at the same time: slower, and no match for those started alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +60,14 @@ class Starter:
     Args:
         setup: the checked request.
         results: logs and forensics go there.
+        launch_seed: tells the first launch of an emulated engine from others like it, and the next ones by
+            counting on; ``None``: all launches of a profile are alike unless starts are repeated.
     """
 
-    def __init__(self, setup: Setup, results: Results) -> None:
+    def __init__(self, setup: Setup, results: Shelf, *, launch_seed: int | None = None) -> None:
         self._setup = setup
         self._results = results
+        self._launch_seed = launch_seed
         self._lock = threading.Lock()
         self._launches: Counter[str] = Counter()
 
@@ -135,9 +141,9 @@ class Starter:
                 name, _, spec = fault.rpartition("=")
                 if name in ("", profile.name):
                     argv += ["--fault", spec]
-            if setup.request.startup_repeats > 1:
+            if self._launch_seed is not None or setup.request.startup_repeats > 1:
                 # Launches of an emulated engine are alike unless they are told apart.
-                argv += ["--launch-seed", str(number)]
+                argv += ["--launch-seed", str((self._launch_seed or 0) + number)]
         argv += setup.request.engine_flags
         return start(
             LaunchSpec(
@@ -171,7 +177,9 @@ class Starter:
     def _usual_s(self, profile: Profile) -> dict[str, float]:
         """Usual seconds by phase, from the stored start-up baseline of this host class, if there is one."""
         setup = self._setup
-        stored = baselines.read(setup.request.baselines, setup.host_class, profile.name, STARTUP)
+        stored = baselines.read(
+            setup.request.baselines, setup.host_classes[profile.name], profile.name, STARTUP
+        )
         if stored is None:
             return {}
         usual: dict[str, float] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from tokgate.analysis.rate import Rate, rate
@@ -12,6 +12,7 @@ from tokgate.errors import EngineFault, Exited, Hang
 from tokgate.gate.measurement import Measured, Started
 from tokgate.gate.words import count, figure
 from tokgate.server.launch import POLL_S
+from tokgate.server.oddity import FIRST, only_first
 from tokgate.server.timeline import Capture, label
 from tokgate.verdict import Kind, Verdict
 
@@ -151,10 +152,14 @@ def verdict(starts: Starts) -> Verdict:
                     "seconds": c.seconds,
                     "gb": c.gb,
                     "available_gb": c.available_gb,
+                    "begun_s": c.begun_s,
                 }
                 for c in _by_rank(first.captures)
             ],
             "environments": {name: dict(values) for name, values in first.environments.items()},
+            "variables": [asdict(item) for item in first.variables],
+            "libraries": {name: dict(values) for name, values in first.libraries.items()},
+            "ranks": first.ranks,
             "nccl_version": first.nccl_version,
             **evidence,
         },
@@ -165,21 +170,55 @@ def _body(started: Started) -> tuple[str, ...]:
     """Odd ranks, overrides, captures by rank, NCCL and the environment that the processes really have."""
     lines = [f"odd rank: {line}" for line in started.odd_captures]
     lines += [f"silent override: {line}" for line in started.overrides]
+    lines += _rank_0_alone(started)
     lines += [
         f"{c.kind} graph capture{f' on {c.rank}' if c.rank else ''}: {_given(c.seconds, 's')}, "
         f"{_given(c.gb, 'GB')}, {_given(c.available_gb, 'GB')} left"
         for c in _by_rank(started.captures)
     ]
     lines.append(f"NCCL {started.nccl_version}" if started.nccl_version else "NCCL: no version in the log")
-    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for name, variables in started.environments.items():
-        alike.setdefault(tuple(variables.items()), []).append(name)
-    for items, names in alike.items():
-        who = (
-            ", ".join(names) if len(names) < len(started.environments) or len(names) == 1 else "every process"
-        )
-        lines.append(f"environment of {who}: {' '.join(f'{k}={v}' for k, v in items) or 'nothing of note'}")
+    lines += _libraries(started)
+    lines += _environment(started)
     return tuple(lines)
+
+
+def _rank_0_alone(started: Started) -> list[str]:
+    """Drafts that every rank captures and only rank 0 prints."""
+    rows: dict[str, dict[str, Capture]] = {}
+    for capture in started.captures:
+        rows.setdefault(capture.kind, {})[capture.rank] = capture
+    kinds = [kind for kind, row in rows.items() if started.ranks > 1 and only_first(kind, row)]
+    if not kinds:
+        return []
+    return [f"{' and '.join(kinds)} graph capture: printed by {FIRST} alone, as SGLang does from 0.5.12 on"]
+
+
+def _libraries(started: Started) -> list[str]:
+    return [
+        f"loaded by {who}: {', '.join(f'{name} {version}' for name, version in versions)}"
+        for versions, who in _alike(started.libraries).items()
+    ]
+
+
+def _environment(started: Started) -> list[str]:
+    if not started.environments:
+        return ["environment: no process of the engine may be read here"]
+    everywhere = [str(item) for item in started.variables if not item.workers]
+    lines = [f"environment of every worker: {', '.join(everywhere) or 'nothing of note'}"]
+    return lines + [
+        f"environment differs: {item} on {', '.join(item.workers)}"
+        for item in started.variables
+        if item.workers
+    ]
+
+
+def _alike(by_process: Mapping[str, Mapping[str, str]]) -> dict[tuple[tuple[str, str], ...], str]:
+    """What processes have -> who has it; ``every process`` where all have the same."""
+    found: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for name, values in by_process.items():
+        found.setdefault(tuple(values.items()), []).append(name)
+    every = len(found) == 1 and len(by_process) > 1
+    return {values: "every process" if every else ", ".join(names) for values, names in found.items()}
 
 
 def _by_rank(captures: Sequence[Capture]) -> list[Capture]:

@@ -22,6 +22,7 @@ class Snapshot:
         at_s: CLOCK_MONOTONIC.
         thread_delay_s: time runnable but not running, by (pid, thread id).
         steal_s: CPU time that the hypervisor gave to others, summed over CPUs.
+        cpu_used_s: CPU time that this machine used, summed over CPUs.
         load_1m: load average.
         throttle_s: time for which power or heat slowed a GPU down, by GPU index and cause.
         foreign: GPU processes that are not the engine's, by GPU index; ``None`` where the pids that
@@ -31,27 +32,36 @@ class Snapshot:
     at_s: float
     thread_delay_s: Mapping[tuple[int, int], float]
     steal_s: float | None
+    cpu_used_s: float | None
     load_1m: float | None
     throttle_s: Mapping[tuple[int, str], float]
     foreign: Mapping[int, int] | None
 
 
-def snapshot(pids: Iterable[int], nvml: Nvml | None = None, gpus: Sequence[int] = ()) -> Snapshot:
+def snapshot(
+    pids: Iterable[int],
+    nvml: Nvml | None = None,
+    gpus: Sequence[int] = (),
+    beside: Iterable[int] = (),
+) -> Snapshot:
     """Read the counters.
 
     Args:
         pids: the engine's processes.
         nvml: for GPU counters; absent without.
         gpus: NVML indices of the engine's GPUs.
+        beside: processes of other servers that this gate started, which are not foreign either.
     """
     own = set(pids)
+    stolen, used = cpu_s()
     return Snapshot(
         at_s=time.monotonic(),
         thread_delay_s={key: value for pid in own for key, value in _threads(pid)},
-        steal_s=steal_s(),
+        steal_s=stolen,
+        cpu_used_s=used,
         load_1m=_load(),
         throttle_s={} if nvml is None else nvml.throttle_s(gpus),
-        foreign=None if nvml is None else foreign_processes(nvml, gpus, own),
+        foreign=None if nvml is None else foreign_processes(nvml, gpus, own | set(beside)),
     )
 
 
@@ -60,10 +70,11 @@ def difference(before: Snapshot, after: Snapshot) -> dict[str, float]:
 
     Returns:
         ``interval_s``; ``scheduler_run_delay_s`` (the worst thread's wait for a CPU),
-        ``engine_run_delay_s`` (summed over threads); ``steal_s`` (a CPU's average, so that its share of
-        the interval is the share of time stolen); ``load_1m``; ``gpu_power_throttle_s`` and
-        ``gpu_thermal_throttle_s`` (the worst GPU's); ``foreign_gpu_processes``. Absent counters are
-        left out.
+        ``engine_run_delay_s`` (summed over threads); ``steal_s`` (a CPU's average over all of them);
+        ``stolen_share`` (of the CPU time that this machine wanted, used or stolen: on a machine with many
+        idle CPUs, from which nothing can be stolen, the average hides what the busy ones lost);
+        ``load_1m``; ``gpu_power_throttle_s`` and ``gpu_thermal_throttle_s`` (the worst GPU's);
+        ``foreign_gpu_processes``. Absent counters are left out.
     """
     figures: dict[str, float] = {"interval_s": after.at_s - before.at_s}
     # A thread that began in between has waited only in between.
@@ -72,7 +83,12 @@ def difference(before: Snapshot, after: Snapshot) -> dict[str, float]:
         figures["scheduler_run_delay_s"] = max(0.0, *delays)
         figures["engine_run_delay_s"] = max(0.0, sum(delays))
     if before.steal_s is not None and after.steal_s is not None:
-        figures["steal_s"] = (after.steal_s - before.steal_s) / (os.cpu_count() or 1)
+        stolen = after.steal_s - before.steal_s
+        figures["steal_s"] = stolen / (os.cpu_count() or 1)
+        if before.cpu_used_s is not None and after.cpu_used_s is not None:
+            wanted = stolen + after.cpu_used_s - before.cpu_used_s
+            if wanted > 0:
+                figures["stolen_share"] = stolen / wanted
     if after.load_1m is not None:
         figures["load_1m"] = after.load_1m
     for (index, cause), value in after.throttle_s.items():
@@ -87,11 +103,17 @@ def difference(before: Snapshot, after: Snapshot) -> dict[str, float]:
 
 def steal_s() -> float | None:
     """CPU time stolen since boot, summed over CPUs, seconds."""
+    return cpu_s()[0]
+
+
+def cpu_s() -> tuple[float | None, float | None]:
+    """CPU time stolen and CPU time used since boot, summed over CPUs, seconds; ``None`` where not told."""
     try:
         fields = (proc.PROC / "stat").read_text().split("\n", 1)[0].split()
-        return int(fields[8]) / proc.TICKS_PER_S
+        user, nice, system, _idle, _wait, hard, soft, stolen = map(int, fields[1:9])
     except (OSError, IndexError, ValueError):
-        return None
+        return None, None
+    return stolen / proc.TICKS_PER_S, (user + nice + system + hard + soft) / proc.TICKS_PER_S
 
 
 def foreign_processes(nvml: Nvml, gpus: Sequence[int], own: set[int]) -> dict[int, int] | None:

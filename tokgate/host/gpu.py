@@ -130,6 +130,15 @@ class Nvml:
             for index in range(self.count)
         ]
 
+    def names(self, indices: Sequence[int]) -> list[str]:
+        """Names of GPUs; ``unknown`` for one that does not answer."""
+        nvml = self._nvml
+        found = (
+            self._ask(lambda i: nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(i)), i)
+            for i in indices
+        )
+        return [_text(name) or "unknown" for name in found]
+
     def throttle_s(self, indices: Sequence[int]) -> dict[tuple[int, str], float]:
         """Time for which power or heat slowed a GPU down since boot, by index and cause, seconds."""
         nvml = self._nvml

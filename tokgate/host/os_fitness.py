@@ -9,12 +9,11 @@ import socket
 import struct
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
 from tokgate.errors import PortTaken
-from tokgate.host import contention, marker, ports, proc
+from tokgate.host import contention, marker, ports, proc, py_spy
 from tokgate.host.finding import Finding
 
 GIB = 1 << 30
@@ -39,7 +38,7 @@ def leftovers() -> Finding:
 
 def tracer() -> Finding:
     """Whether py-spy can read a process as it will have to in a hang: tried on one of our own."""
-    tool = next((p for p in (_script(), shutil.which("py-spy")) if p), None)
+    tool = py_spy.find()
     if tool is None:
         return Finding("ptrace", "warn", "py-spy is missing: a hang has no stacks", "pip install py-spy")
     target = subprocess.Popen(
@@ -202,13 +201,6 @@ def _no_stamps(why: str) -> Finding:
         f"{why}: times are taken after the read, with more lag",
         "use a Linux kernel >= 5",
     )
-
-
-def _script() -> str | None:
-    for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
-        if (folder / "py-spy").is_file():
-            return str(folder / "py-spy")
-    return None
 
 
 def _read(path: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,9 @@ from tokgate.load.wire import Response
 SO_TIMESTAMPNS = 35  # Linux, 64-bit: SO_TIMESTAMPNS_OLD; the message holds two 64-bit integers.
 CONTROL = socket.CMSG_SPACE(16)
 READ_SIZE = 65536
-NO_MARK = -READ_SIZE  # a place that no read reaches
+READABLE = select.EPOLLIN
+SHIFT = 17  # a read's size needs as many bits
+NO_SHAPE = -(1 << 60)
 Address = tuple[int, Any]  # family, sockaddr
 # sock.recvmsg_into
 Receive = Callable[[list[bytearray], int], tuple[int, list[tuple[int, int, bytes]], int, Any]]
@@ -29,23 +32,27 @@ class Stream:
         sock: ``None`` while closed.
         recv: ``sock.recvmsg_into``.
         aligned: the next read may be one whole event in the middle of a stream.
-        mark: where the last event had its finish reason, in bytes from its end; NO_MARK before the first.
-        progress, progress_ns: number of events at the last look, and when it last changed (monotonic).
+        shift: where the last event had its finish reason, in bytes from its end, times 2 ** SHIFT: the key of its
+            shape less its size. NO_SHAPE while there is none, or the next read is no event.
+        opening: the first event, until the second has come; kept where output ids are asked for.
+        progress_ns, progress_at_ns: time of the last event at the last look, and when it last changed (monotonic).
         request, unsent: the request's bytes, and those still to be written.
         served: responses completed on this connection.
     """
 
     __slots__ = (
+        "_mark",
         "aligned",
         "connecting",
-        "mark",
-        "progress",
+        "opening",
+        "progress_at_ns",
         "progress_ns",
         "record",
         "recv",
         "request",
         "response",
         "served",
+        "shift",
         "sock",
         "unsent",
     )
@@ -57,9 +64,10 @@ class Stream:
         self.record: Record | None = None
         self.response = Response()
         self.aligned = False
-        self.mark = NO_MARK
-        self.progress = 0
-        self.progress_ns = 0
+        self._mark = -1
+        self.shift = NO_SHAPE
+        self.opening: bytes | None = None
+        self.progress_ns = self.progress_at_ns = 0
         self.request = memoryview(b"")
         self.unsent = self.request
         self.served = 0
@@ -94,17 +102,27 @@ class Stream:
             self.sock.close()
         self.sock = self.recv = None
         self.connecting = False
-        self.aligned = False
+        self.align(False)
 
     def begin(self, record: Record, request: memoryview, now_ns: int) -> None:
         """Put a request on the connection; :meth:`write` sends it."""
         self.record = record
         self.response = Response()
-        self.aligned = False
-        self.mark = NO_MARK
-        self.progress = 0
-        self.progress_ns = now_ns
+        self._mark = -1
+        self.align(False)
+        self.opening = None
+        self.progress_ns, self.progress_at_ns = 0, now_ns
         self.request = self.unsent = request
+
+    def align(self, aligned: bool) -> None:
+        """Whether the next read may be one whole event in the middle of a stream."""
+        self.aligned = aligned
+        self.shift = self._mark << SHIFT if aligned and self._mark >= 0 else NO_SHAPE
+
+    def learn(self, mark: int) -> None:
+        """The events have their finish reason ``mark`` bytes from their end."""
+        self._mark = mark
+        self.align(self.aligned)
 
     def write(self) -> bool:
         """Send what can be sent.

@@ -11,7 +11,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokgate.load.record import NO_COUNTER, TAIL, Record
+from tokgate.load.record import NO_COUNTER, Record
 
 UNCOUNTED = -1
 _EMPTY = (b'"content":""', b'"text":""', b'"choices":[]', b"[DONE]")
@@ -111,7 +111,6 @@ def _counter(event: dict[str, Any]) -> int | None:
 
 def _count(record: Record, parsed: dict[int, dict[str, Any]], facts: Facts) -> None:
     """Fill ``counts``: the counter where it grew."""
-    record.extract(len(record.users))
     found = [None if counter == NO_COUNTER else counter for counter in record.counters]
     for position, event in parsed.items():
         found[position] = _counter(event)
@@ -134,7 +133,7 @@ def _count_bearing(record: Record, parsed: dict[int, dict[str, Any]], facts: Fac
     for position in range(len(record.users)):
         payload = record.whole.get(position)
         if payload is None:
-            payload = bytes(record.tails[position * TAIL : (position + 1) * TAIL])
+            payload = record.kept[position]
         elif position not in parsed:
             continue
         if not any(empty in payload.replace(b'": ', b'":') for empty in _EMPTY):

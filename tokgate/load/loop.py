@@ -9,13 +9,16 @@ from collections import deque
 from typing import Any
 
 from tokgate.load import clock
-from tokgate.load.connection import CONTROL, READ_SIZE, Address, Stream
-from tokgate.load.reader import Reader
-from tokgate.load.record import Finished, Record
+from tokgate.load.connection import CONTROL, READ_SIZE, READABLE, Address, Stream
+from tokgate.load.reader import Control, Reader
+from tokgate.load.record import Log, Record
 
 TICK_NS = 50_000_000
 BEAT_NS = 250_000_000
-_IN, _OUT = select.EPOLLIN, select.EPOLLOUT
+# A client that has caught up with many streams waits a little for the next of their events: to be woken for each
+# costs more than to read it. Kernel stamps date arrival meanwhile. For c streams it waits c * 2 us.
+LINGER_S, LINGER_STREAM_S, LINGER_LEAST_S = 250e-6, 2e-6, 100e-6
+_IN, _OUT = READABLE, select.EPOLLOUT
 # Edge-triggered: the kernel need not look at each connection a second time after its read. An edge tells
 # of new bytes once, so a read that may have left some is followed by another.
 _WATCH = _IN | select.EPOLLET | select.EPOLLRDHUP
@@ -40,21 +43,22 @@ class Loop:
         clocks: samples of (CLOCK_MONOTONIC ns, CLOCK_REALTIME ns - CLOCK_MONOTONIC ns).
     """
 
-    def __init__(self, job: dict[str, Any], data: memoryview) -> None:
+    def __init__(self, job: dict[str, Any], data: memoryview, stamped: bool = True) -> None:
         self._address: Address = (job["address"][0], tuple(job["address"][1]))
         self._slots: int = job["slots"]
         self._plan: deque[list[int]] = deque(job["plan"])
         self._first_ns, self._gap_ns, self._request_ns, self._drain_ns = (
             int(job["deadlines"][name] * 1e9) for name in ("first_token_s", "gap_s", "request_s", "drain_s")
         )
-        self._reader = Reader(job["keep_output_ids"])
+        self._log = Log()
+        self._reader = Reader(self._log, job["keep_output_ids"])
         self._data = data
+        self._lingers = stamped
         self._epoll = select.epoll()
         self._by_fd: dict[int, Stream] = {}
         self._idle: list[Stream] = []
         self._active = 0
-        self._done = self._failed = self._events = 0
-        self._finished = Finished()
+        self._done = self._failed = 0
         self._start_ns = 0
         self._drain_from_ns = 0
         self._next_beat_ns = 0
@@ -86,47 +90,55 @@ class Loop:
             Aborted: the client closed the pipe.
         """
         self._start_ns = start_ns
-        take, buffers = self._reader.take, [self._reader.buffer]
-        poll, by_fd, realtime = self._epoll.poll, self._by_fd, time.time_ns
+        sweep, poll, by_fd, rest = self._reader.sweep, self._epoll.poll, self._by_fd, self._rest
         self.clocks.append(clock.sample())
         next_tick = 0
         self._dispatch()
         while self._active or self._plan:
-            for fd, mask in poll(self._wait()):
-                stream = by_fd.get(fd)
-                if stream is None:
-                    if fd == _STDIN and not os.read(_STDIN, 64):
-                        raise Aborted
-                    continue
-                if mask & _OUT:
-                    self._writable(stream)
-                    if mask == _OUT:
-                        continue
-                sock = stream.sock
-                while sock is not None and stream.sock is sock:
-                    try:
-                        size, control, _, _ = stream.recv(buffers, CONTROL)  # type: ignore[misc]
-                    except BlockingIOError:
-                        break
-                    except OSError as error:
-                        self._closed(stream, error.strerror or str(error))
-                        break
-                    now = realtime()
-                    if not size:
-                        self._closed(stream, "")
-                    elif stream.record is None:  # bytes that nobody asked for: the connection is out of step
-                        self._drop(stream)
-                    elif take(stream, size, control, now):
-                        self._finish(stream)
-                        self._dispatch()
-                    if mask == _IN and size < READ_SIZE:
-                        break  # that was all; with the end in sight (RDHUP) read on to it
+            ready = poll(self._wait())
+            sweep(ready, by_fd, rest)
+            if self._lingers and len(ready) * 4 < self._active and (self._slots or not self._plan):
+                linger_s = min(LINGER_S, self._active * LINGER_STREAM_S)
+                if linger_s >= LINGER_LEAST_S:
+                    time.sleep(linger_s)
             if time.monotonic_ns() >= next_tick:
                 next_tick = time.monotonic_ns() + TICK_NS
                 self._tick()
             self._dispatch()
-            self._finished.shrink()
+            self._log.shrink()
         self.clocks.append(clock.sample())
+
+    def _rest(self, fd: int, mask: int, stream: Stream | None, size: int, control: Control, now: int) -> None:
+        """What is no plain event: see :meth:`Reader.sweep`."""
+        if stream is None:
+            if fd == _STDIN and not os.read(_STDIN, 64):
+                raise Aborted
+            return
+        if mask & _OUT:
+            self._writable(stream)
+            if mask == _OUT:
+                return
+        sock = stream.sock
+        while sock is not None and stream.sock is sock:
+            if size < 0:
+                try:
+                    size, control, _, _ = stream.recv([self._reader.buffer], CONTROL)  # type: ignore[misc]
+                except BlockingIOError:
+                    return
+                except OSError as error:
+                    self._closed(stream, error.strerror or str(error))
+                    return
+                now = time.time_ns()
+            if not size:
+                self._closed(stream, "")
+            elif stream.record is None:  # bytes that nobody asked for: the connection is out of step
+                self._drop(stream)
+            elif self._reader.take(stream, size, control, now):
+                self._finish(stream)
+                self._dispatch()
+            if mask == _IN and size < READ_SIZE:
+                return  # that was all; with the end in sight (RDHUP) read on to it
+            size = -1
 
     def _wait(self) -> float:
         """How long to wait for the next read, seconds; precise when a request is due soon."""
@@ -240,13 +252,11 @@ class Loop:
         elif response.status and not response.events:
             record.fail("malformed", f"status {response.status} without an event stream: {body}")
         stream.record = None
-        stream.aligned = False
+        stream.align(False)
         stream.served += 1
         self._active -= 1
         self._done += 1
         self._failed += bool(record.outcome)
-        self._events += len(record.users)
-        self._finished.add(record)
         if stream.sock is not None and not response.keep_alive:
             self._drop(stream)
         self._idle.append(stream)
@@ -263,12 +273,12 @@ class Loop:
             record = stream.record
             if record is None:
                 continue
-            if len(record.users) != stream.progress:
-                stream.progress, stream.progress_ns = len(record.users), now
-            idle, total, drain = now - stream.progress_ns, now - record.sent_ns, now - self._drain_from_ns
-            if not record.users and total > self._first_ns:
+            if record.last_ns != stream.progress_ns:
+                stream.progress_ns, stream.progress_at_ns = record.last_ns, now
+            idle, total, drain = now - stream.progress_at_ns, now - record.sent_ns, now - self._drain_from_ns
+            if not record.last_ns and total > self._first_ns:
                 self._stall(stream, "first token", total, self._first_ns)
-            elif record.users and idle > self._gap_ns:
+            elif record.last_ns and idle > self._gap_ns:
                 self._stall(stream, "stream", idle, self._gap_ns)
             elif total > self._request_ns:
                 self._stall(stream, "request", total, self._request_ns)
@@ -289,5 +299,8 @@ class Loop:
 
     def beat(self) -> None:
         """Tell the client that this process lives, and how far it is."""
-        running = sum(len(s.record.users) for s in self._by_fd.values() if s.record is not None)
-        os.write(1, b"beat %d %d %d\n" % (self._done, self._failed, self._events + running))
+        os.write(1, b"beat %d %d %d\n" % (self._done, self._failed, self._log.count))
+
+    def settle(self) -> None:
+        """After the run: hand the events to their records."""
+        self._log.settle()

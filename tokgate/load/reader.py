@@ -1,27 +1,35 @@
 """What the worker does with the bytes of one read. Standard library only.
 
-A read that is exactly one event in the middle of a stream (nearly all are) is kept with a few operations
-on bytes; any other goes through :class:`tokgate.load.wire.Response`. Both keep the same: how reads are
-cut changes times, never facts.
+A read that is exactly one event in the middle of a stream (nearly all are) is recognised by its shape, at the
+cost of one unpacking and one search; any other goes through :class:`tokgate.load.wire.Response`. Both keep
+the same: how reads are cut changes times, never facts.
 """
 
 from __future__ import annotations
 
-from tokgate.load.connection import NO_MARK, READ_SIZE, Stream, is_cumulative, stamp_of
-from tokgate.load.record import MIDDLE, NO_STAMP, TAIL, Record
+import time
+from collections.abc import Callable, Mapping, Sequence
+from struct import Struct
+from typing import Any
+
+from tokgate.load.connection import CONTROL, READ_SIZE, READABLE, SHIFT, Stream, is_cumulative, stamp_of
+from tokgate.load.record import COUNTER, MIDDLE, NO_STAMP, TAIL, Log, Whole
 from tokgate.load.wire import chunk_size
 
-# Longer reads hold TAIL bytes of data behind any head.
-_LONG = TAIL + 16
+END = b"}\n\n\r\n"  # of an event that is an object, and of its chunk
+MAX_SHAPES = 20_000
 _NEVER = bytes(READ_SIZE + 1)  # longer than the buffer, so that it never begins with it
 _CR = 13
 Control = list[tuple[int, int, bytes]]
+# Unpacks a read into its first bytes, the mark of the middle, what is kept, and its last bytes.
+Unpack = Callable[[bytearray], tuple[Any, ...]]
 
 
 class Reader:
     """The receive buffer and what is done with it.
 
     Args:
+        log: receives the events.
         keep_output_ids: keep token ids. A server that sends only new ids has all its events kept whole, one
             that repeats them (SGLang from 0.5.6) only the last; which it is shows at the first second event.
 
@@ -29,15 +37,59 @@ class Reader:
         buffer: where a read is put, from its start.
     """
 
-    __slots__ = ("_ends", "_find", "_heads", "_keep_whole", "_rfind", "_starts", "_view", "buffer")
+    __slots__ = ("_find", "_heads", "_keep_whole", "_log", "_shapes", "_view", "buffer")
 
-    def __init__(self, keep_output_ids: bool) -> None:
+    def __init__(self, log: Log, keep_output_ids: bool) -> None:
         self.buffer = bytearray(READ_SIZE)
+        self._log = log
         self._view = memoryview(self.buffer)
-        self._find, self._rfind = self.buffer.find, self.buffer.rfind
-        self._starts, self._ends = self.buffer.startswith, self.buffer.endswith
+        self._find = self.buffer.find
         self._heads: dict[int, bytes] = {}
+        self._shapes: dict[int, tuple[Unpack, bytes]] = {}
         self._keep_whole = keep_output_ids
+
+    def sweep(
+        self,
+        ready: Sequence[tuple[int, int]],
+        streams: Mapping[int, Stream],
+        rest: Callable[[int, int, Stream | None, int, Control, int], None],
+    ) -> None:
+        """Read once from each connection that is ready. This is the hot path: nearly every read ends here.
+
+        Args:
+            ready: as epoll gives it.
+            streams: by descriptor.
+            rest: called as ``rest(fd, mask, stream, size, control, now)`` for everything but an event in the
+                middle: with the read in the buffer, or with size -1 when nothing was read.
+        """
+        buffer, find, buffers, control_size = self.buffer, self._find, [self.buffer], CONTROL
+        shape_of, append, clock, stream_of = self._shapes.get, self._log.append, time.time_ns, streams.get
+        middle_mark, end_mark, no_stamp, readable = MIDDLE, END, NO_STAMP, READABLE
+        for fd, mask in ready:
+            stream = stream_of(fd)
+            if mask != readable or stream is None:
+                rest(fd, mask, stream, -1, [], 0)
+                continue
+            try:
+                size, control, _, _ = stream.recv(buffers, control_size)  # type: ignore[misc]
+            except OSError:  # it comes again there, or nothing is left to read
+                rest(fd, mask, stream, -1, [], 0)
+                continue
+            now = clock()
+            shape = shape_of(size + stream.shift)
+            if shape is not None:
+                head, middle, kept, end = shape[0](buffer)
+                if (
+                    head == shape[1]
+                    and middle == middle_mark
+                    and end == end_mark
+                    and find(b"\n", 6, size) == size - 4
+                ):
+                    record = stream.record
+                    record.last_ns = now  # type: ignore[union-attr]
+                    append((record, now, control[0][2] if control else no_stamp, kept))  # type: ignore[arg-type]
+                    continue
+            rest(fd, mask, stream, size, control, now)
 
     def take(self, stream: Stream, size: int, control: Control, now: int) -> bool:
         """Take ``size`` bytes of the buffer, read for ``stream``.
@@ -51,73 +103,82 @@ class Reader:
         Returns:
             Whether the response is over.
         """
-        # One chunk that is one event, SIZE CRLF "data: {" ... "}" LF LF CRLF, with the mark of the middle
-        # where it was in the event before.
-        if (
-            stream.aligned
-            and self._starts(self._heads.get(size) or self._head(size))
-            and self._ends(b"}\n\n\r\n", 0, size)
-            and self._find(b"\n", 6, size) == size - 4
-            and (
-                (size > stream.mark and self._starts(MIDDLE, size - stream.mark))
-                or self._middle(stream, size)
-            )
-        ):
-            record = stream.record
-            record.stamps += control[0][2] if control else NO_STAMP  # type: ignore[union-attr]
-            record.users.append(now)  # type: ignore[union-attr]
-            if size >= _LONG:
-                record.tails += self.buffer[size - 4 - TAIL : size - 4]  # type: ignore[union-attr]
-            else:
-                data = self.buffer[self._find(b"{") : size - 4]
-                record.tails += data[-TAIL:].rjust(TAIL)  # type: ignore[union-attr]
-            return False
-        return self._take_rest(stream, size, control, now)
-
-    def _take_rest(self, stream: Stream, size: int, control: Control, now: int) -> bool:
-        """A read of another shape: several events, part of one, the first, the last, or no event at all."""
         record, response, at, stamp = stream.record, stream.response, 0, stamp_of(control)
         assert record is not None
         while at < size:
             if stream.aligned:
-                at = self._several(record, at, size, stamp, now)
+                at = self._several(stream, at, size, stamp, now)
                 if at == size:
                     break
             stop = min(size, at + response.ahead) if response.ahead else size
             for payload in response.feed(bytes(self._view[at:stop])):
-                record.add(payload, stamp, now, self._keep_whole)
-                if self._keep_whole and len(record.users) == 2:
-                    self._keep_whole = not is_cumulative(record.whole[0], payload)
+                first = not record.last_ns
+                record.last_ns = now
+                if first or self._keep_whole or MIDDLE not in payload:
+                    self._log.append((record, now, stamp, Whole(payload)))
+                else:
+                    self._log.append((record, now, stamp, payload[-TAIL - 1 : -1]))
+                if self._keep_whole:
+                    self._is_new_only(stream, payload)
             if response.finished:
                 return True
             at = stop
-            stream.aligned = response.aligned and len(record.users) > 0 and not self._keep_whole
+            stream.align(response.aligned and record.last_ns > 0 and not self._keep_whole)
         return False
 
-    def _several(self, record: Record, start: int, size: int, stamp: bytes, now: int) -> int:
+    def _is_new_only(self, stream: Stream, payload: bytes) -> None:
+        """At the second event of a stream: need all events be kept whole?"""
+        if stream.opening is None:
+            stream.opening = payload
+        elif stream.opening:
+            self._keep_whole = not is_cumulative(stream.opening, payload)
+            stream.opening = b""
+
+    def _several(self, stream: Stream, start: int, size: int, stamp: bytes, now: int) -> int:
         """Keep the events in the middle that follow each other from ``start`` on; return where they end.
 
-        A client that was held up finds many in one read, and must not fall further behind by parsing them.
+        A client that was held up finds many in one read, and must not fall further behind by parsing them. An
+        event that fills its read teaches its shape.
         """
-        while True:
+        record, buffer = stream.record, self.buffer
+        assert record is not None
+        while start < size:
             at = self._find(b"\n", start, start + 10) - 1
-            length = (
-                chunk_size(bytes(self._view[start:at])) if at > start and self.buffer[at] == _CR else None
-            )
+            length = chunk_size(bytes(self._view[start:at])) if at > start and buffer[at] == _CR else None
             end = at + 4 + (length or 0)
             if (
                 not length
                 or end > size
-                or not self._starts(b"data: {", at + 2)
-                or not self._ends(b"}\n\n\r\n", at, end)
+                or not buffer.startswith(b"data: {", at + 2)
+                or not buffer.endswith(END, at, end)
                 or self._find(b"\n", at + 2, end) != end - 4
-                or self._find(MIDDLE, at, end) < 0
+                or (middle := buffer.rfind(MIDDLE, at, end)) < 0
             ):
                 return start
-            record.stamps += stamp
-            record.users.append(now)
-            record.tails += self.buffer[max(at + 8, end - 4 - TAIL) : end - 4].rjust(TAIL)
+            if start == 0 and end == size:
+                self._learn(stream, middle, size)
+            record.last_ns = now
+            self._log.append((record, now, stamp, bytes(self._view[max(at + 8, end - 5 - TAIL) : end - 5])))
             start = end
+        return start
+
+    def _learn(self, stream: Stream, middle: int, size: int) -> None:
+        """From an event that filled its read: what the next ones of its size look like."""
+        mark = size - middle
+        stream.learn(mark)
+        behind = mark - len(MIDDLE) - len(END)
+        kept = min(TAIL, behind)
+        head = self._heads.get(size) or self._head(size)
+        # An event whose counter stands before the mark, or that is all mark, is not worth a shape.
+        if (
+            len(self._shapes) < MAX_SHAPES
+            and self.buffer.startswith(head)
+            and len(head) < middle
+            and self._find(COUNTER, size - len(END) - kept, size) >= 0
+        ):
+            gaps = (size - len(head) - mark, behind - kept)
+            form = Struct(f"<{len(head)}s{gaps[0]}x{len(MIDDLE)}s{gaps[1]}x{kept}s{len(END)}s")
+            self._shapes[size + (mark << SHIFT)] = (form.unpack_from, head)
 
     def _head(self, size: int) -> bytes:
         """How a read of ``size`` bytes begins that is one chunk with one event."""
@@ -129,9 +190,3 @@ class Reader:
         head = number + b"\r\ndata: {" if len(number) == digits and size > 16 else _NEVER
         self._heads[size] = head
         return head
-
-    def _middle(self, stream: Stream, size: int) -> bool:
-        """Whether the event bears the mark of the middle, wherever it stands."""
-        found = self._rfind(MIDDLE, 0, size)
-        stream.mark = size - found if found >= 0 else NO_MARK
-        return found >= 0

@@ -1,8 +1,8 @@
-"""What the worker keeps of one request while it is measured: stamps and tails, parsed afterwards.
+"""What the worker keeps while it measures: one entry an event, sorted out afterwards.
 
-Standard library only. An event costs 16 + 8 + ``TAIL`` bytes. An event in the middle of a stream is
-kept as its last ``TAIL`` bytes, which hold the server's token counter; any other (the first, the last,
-errors) is kept whole. Nothing is parsed as JSON while the clock runs.
+Standard library only. While the clock runs an event is appended to one log, whatever stream it is of: its
+record, times, and the last ``TAIL`` bytes, which hold the server's token counter. Events that are not in the
+middle of a stream (the first, the last, errors) are kept whole. Nothing is parsed as JSON while the clock runs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,15 @@ NO_STAMP = bytes(16)
 MIDDLE = b'"finish_reason":null'
 COUNTER = b'"completion_tokens":'
 NO_COUNTER = -1
-BULK = 300_000  # events whose tails are kept: 65 MB
-SHRINK_STEP = 200  # events a pass: about 0.15 ms
-_DIGITS = re.compile(rb"\s*(\d{1,9})[,}\s]")
+BULK = 200_000  # entries of the log: about 80 MB
+SHRINK_STEP = 200  # entries a pass: about 0.2 ms
+_DIGITS = re.compile(rb"\s*(\d{1,9})(?:[,}\s]|\Z)")
+
+
+class Whole(bytes):
+    """An event that is kept whole."""
+
+    __slots__ = ()
 
 
 class Record:
@@ -30,30 +36,35 @@ class Record:
         index: position in the prompts.
         asked: output tokens asked for.
         intended_ns, sent_ns, ended_ns: CLOCK_MONOTONIC; 0 where it never came to that.
+        last_ns: CLOCK_REALTIME after the read of its last event so far; 0 before the first.
         stamps: per event, the kernel's ``struct timespec`` (CLOCK_REALTIME), zeros when it gave none.
         users: per event, CLOCK_REALTIME after the read, ns. Events of one read share it.
-        tails: per event, ``TAIL`` bytes, right-aligned; given up once all counters are extracted.
-        counters: the token counters extracted so far, -1 where an event has none.
+        counters: per event, the token counter in its tail, -1 where there is none.
+        kept: tails by position, while no two counters were found: what they bear is all that is known.
         whole: events kept whole, by position.
         outcome, detail: set when it failed in transport; empty while all went well.
         stall_phase, waited_s, limit_s: for outcome ``stalled``.
         reconnects: times that an idle kept-alive connection had been closed by the server.
+
+    The lists by event are filled by :class:`Log`.
     """
 
     __slots__ = (
         "asked",
+        "counted",
         "counters",
         "detail",
         "ended_ns",
         "index",
         "intended_ns",
+        "kept",
+        "last_ns",
         "limit_s",
         "outcome",
         "reconnects",
         "sent_ns",
         "stall_phase",
         "stamps",
-        "tails",
         "users",
         "waited_s",
         "whole",
@@ -65,10 +76,12 @@ class Record:
         self.intended_ns = intended_ns
         self.sent_ns = 0
         self.ended_ns = 0
+        self.last_ns = 0
         self.stamps = bytearray()
         self.users = array("q")
-        self.tails = bytearray()
         self.counters = array("i")
+        self.counted = 0
+        self.kept: dict[int, bytes] = {}
         self.whole: dict[int, bytes] = {}
         self.outcome = ""
         self.detail = ""
@@ -77,37 +90,23 @@ class Record:
         self.limit_s = 0.0
         self.reconnects = 0
 
-    def add(self, payload: bytes, stamp: bytes, user_ns: int, keep_whole: bool) -> None:
-        """Keep one event that did not arrive as exactly one read (the worker's loop keeps those)."""
+    def take(self, user_ns: int, stamp: bytes, kept: bytes) -> None:
+        """Take over one event of the log: the read's clock, its stamp, and its tail, or all of it."""
         position = len(self.users)
-        self.stamps += stamp
         self.users.append(user_ns)
-        if keep_whole or not position or MIDDLE not in payload:
-            self.whole[position] = payload
-        self.tails += payload[-TAIL:].rjust(TAIL)
-
-    def extract(self, limit: int) -> bool:
-        """Read the counters of up to ``limit`` further events out of their tails.
-
-        Returns:
-            Whether all are read.
-        """
-        counters, tails = self.counters, self.tails
-        last = min(len(self.users), len(counters) + limit)
-        for position in range(len(counters), last):
-            if position in self.whole:
-                counters.append(NO_COUNTER)
-                continue
-            start, end = position * TAIL, (position + 1) * TAIL
-            at = tails.rfind(COUNTER, start, end)
-            match = _DIGITS.match(tails, at + len(COUNTER), end) if at >= 0 else None
-            counters.append(int(match[1]) if match else NO_COUNTER)
-        return last == len(self.users)
-
-    def free(self) -> None:
-        """Give up the tails, when their counters are all that will be asked of them."""
-        if sum(counter != NO_COUNTER for counter in self.counters) > 1:
-            self.tails = bytearray()
+        self.stamps += stamp
+        if type(kept) is Whole:
+            self.whole[position] = kept
+            self.counters.append(NO_COUNTER)
+            return
+        at = kept.rfind(COUNTER)
+        match = _DIGITS.match(kept, at + len(COUNTER)) if at >= 0 else None
+        self.counters.append(int(match[1]) if match else NO_COUNTER)
+        self.counted += match is not None
+        if match is None or self.counted == 1:
+            self.kept[position] = kept
+        elif self.counted == 2:
+            self.kept.clear()
 
     def fail(self, outcome: str, detail: str) -> None:
         """Set the outcome, unless one stands already."""
@@ -121,27 +120,42 @@ class Record:
         self.stall_phase, self.waited_s, self.limit_s = phase, waited_s, limit_s
 
 
-class Finished:
-    """Records of finished requests. In a long run their counters are read out a little at a time, and the
-    tails freed, so that memory stays bounded."""
+# record, CLOCK_REALTIME after the read, kernel's stamp, tail or Whole
+Entry = tuple[Record, int, bytes, bytes]
 
-    __slots__ = ("_events", "_records")
+
+class Log:
+    """All events in the order of reading. In a long run the oldest are handed to their records a few at a time,
+    which keep far less of them, so that memory stays bounded.
+
+    Attributes:
+        append: adds an entry.
+    """
+
+    __slots__ = ("_entries", "_settled", "append")
 
     def __init__(self) -> None:
-        self._records: deque[Record] = deque()
-        self._events = 0
+        self._entries: deque[Entry] = deque()
+        self._settled = 0
+        self.append = self._entries.append
 
-    def add(self, record: Record) -> None:
-        """Take in a record whose request is over."""
-        self._records.append(record)
-        self._events += len(record.users)
+    @property
+    def count(self) -> int:
+        """Events so far."""
+        return self._settled + len(self._entries)
 
     def shrink(self) -> None:
-        """One step, if more than ``BULK`` events are held; to be called once a pass of the loop."""
-        if self._events <= BULK:
-            return
-        record = self._records[0]
-        if record.extract(SHRINK_STEP):
-            self._records.popleft()
-            self._events -= len(record.users)
-            record.free()
+        """One step, if more than ``BULK`` entries are held; to be called once a pass of the loop."""
+        if len(self._entries) > BULK:
+            self._hand_over(SHRINK_STEP)
+
+    def settle(self) -> None:
+        """Hand all events to their records."""
+        self._hand_over(len(self._entries))
+
+    def _hand_over(self, count: int) -> None:
+        pop = self._entries.popleft
+        for _ in range(count):
+            record, user_ns, stamp, kept = pop()
+            record.take(user_ns, stamp, kept)
+        self._settled += count

@@ -77,6 +77,7 @@ def _usage() -> tuple[float, float | None]:
 def _write(path: Path, loop: Loop, keep_output_ids: bool, usage: dict[str, Any]) -> None:
     requests: list[dict[str, Any]] = []
     counts = bytearray()
+    loop.settle()
     beat = time.monotonic()
     for record in loop.records:
         facts = digest(record, keep_output_ids)

@@ -7,7 +7,9 @@ rule that ``truth.json`` stands for. Large presets are checked over fewer tokens
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,7 +75,11 @@ def verify(folder: Path, *, hashes: bool = True) -> Report:
     guard.check(folder / "target", folder / "draft", "EAGLE3")
     report.note(True, "configs and tensor names: target and draft belong together")
     if hashes:
-        changed = [name for name, wanted in truth.files.items() if _digest(folder / name) != wanted]
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            found = pool.map(_digest, [folder / name for name in truth.files])
+            changed = [
+                name for (name, wanted), got in zip(truth.files.items(), found, strict=True) if got != wanted
+            ]
         report.note(not changed, f"SHA-256 of {len(truth.files)} files" + _named(changed))
     _rotary(truth.rule.preset, report)
     _noise(truth.rule.preset, report)

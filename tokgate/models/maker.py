@@ -9,11 +9,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from tokgate.errors import ResultsUnwritable, UsageFault
+from tokgate.errors import ModelMissing, ResultsUnwritable, UsageFault
+from tokgate.models.backends import Backend, NumpyBackend, choose
 from tokgate.models.config_file import model_config
 from tokgate.models.dial import Dial, choose_dial
 from tokgate.models.draft import draft_tensors
@@ -26,7 +28,7 @@ from tokgate.models.tensors import Tensor
 from tokgate.models.tokenizer import tokenizer_files
 from tokgate.models.truth import NAME, Truth, describe, dump, load_truth
 
-SHARD_BYTES = 1 << 30
+SHARD_BYTES = 512 << 20
 IN_PROCESS_BYTES = 256 << 20
 SPARE_BYTES = 256 << 20
 
@@ -68,6 +70,8 @@ def make(
     near_tie: int | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
+    target_of: Path | None = None,
+    backend: str = "auto",
 ) -> Truth:
     """Write ``out/target``, ``out/draft`` and ``out/truth.json``.
 
@@ -77,10 +81,16 @@ def make(
         accept_length, agreement, wrong_every: the dial, at most one; by default the draft is always right.
         steps: draft steps for which the accept length holds (topk 1).
         near_tie: every n-th phase ends in a near-tie.
-        workers: processes; by default one a core.
+        workers: processes, or threads that feed a GPU; by default one a core.
+        target_of: a pair with the same target, whose files are linked (copied to another disk) instead of
+            made; its digests are taken over, not checked.
+        backend: where the noise is made; the bytes are the same. ``auto`` takes a GPU where torch sees one
+            and the pair is large.
 
     Raises:
-        UsageFault: an unknown preset, a dial that cannot be had, or ``out`` holds something else.
+        UsageFault: an unknown preset, a dial that cannot be had, ``out`` holds something else,
+            ``target_of`` has another target, or the back-end asked for is not there.
+        ModelMissing: ``target_of`` holds no pair, or not all of its files.
         ResultsUnwritable: too little space, or the folder cannot be written.
     """
     dial = choose_dial(accept_length, agreement, wrong_every, steps)
@@ -89,8 +99,13 @@ def make(
     dial.check(found.phases)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / NAME).is_file())):
         raise UsageFault(f"{out}: exists and is not a pair; give another folder")
+    shared = {} if target_of is None else _shared(target_of, recipe)
     plans = _plans(recipe)
+    if shared:
+        del plans["target"]
     total = sum(shard.nbytes for shards in plans.values() for shard in shards)
+    small = total <= IN_PROCESS_BYTES
+    used = choose("numpy" if backend == "auto" and small else backend)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _check_disk(out.parent, total)
@@ -98,7 +113,10 @@ def make(
     except OSError as error:
         raise ResultsUnwritable(f"{out}: cannot be written: {error.strerror}") from error
     try:
-        digests = _write(recipe, plans, temporary, total, workers, progress)
+        digests = _write(recipe, plans, temporary, used, workers, progress)
+        for name, (source, digest) in shared.items():
+            _link(source, temporary / name)
+            digests[name] = digest
         truth = describe(recipe.rule(), near_tie, dict(sorted(digests.items())))
         _write_text(temporary / NAME, dump(truth))
         temporary.chmod(0o755)
@@ -132,6 +150,32 @@ def ensure(
         ):
             return truth
     return make(preset, out, seed=seed, accept_length=accept_length, steps=steps)
+
+
+def _shared(other: Path, recipe: Recipe) -> dict[str, tuple[Path, str]]:
+    """Files of another pair's target: name -> where it is and its digest."""
+    truth = load_truth(other)
+    theirs = (truth.preset, truth.seed, truth.near_tie)
+    ours = (recipe.preset, recipe.seed, recipe.near_tie)
+    if theirs != ours:
+        raise UsageFault(
+            f"{other}: has another target: preset, seed, near-tie {theirs} for {ours}",
+            ["a target depends on these three alone; the dial changes only the draft"],
+        )
+    files = {n: (other / n, digest) for n, digest in truth.files.items() if n.startswith("target/")}
+    missing = [source for source, _ in files.values() if not source.is_file()]
+    if missing:
+        raise ModelMissing(f"{missing[0]}: is missing", ["make that pair again"])
+    return files
+
+
+def _link(source: Path, copy: Path) -> None:
+    """A hard link: the bytes stay while either pair does. A copy where there can be none."""
+    copy.parent.mkdir(exist_ok=True)
+    try:
+        copy.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, copy)
 
 
 def tensors_of(rule: Rule, part: str) -> Iterator[Tensor]:
@@ -178,7 +222,7 @@ def _write(
     recipe: Recipe,
     plans: Mapping[str, list[Shard]],
     folder: Path,
-    total: int,
+    backend: Backend,
     workers: int | None,
     progress: Progress | None,
 ) -> dict[str, str]:
@@ -193,17 +237,10 @@ def _write(
         for name, text in files.items():
             digests[f"{part}/{name}"] = _write_text(folder / part / name, text)
     shards = sorted((s for each in plans.values() for s in each), key=lambda s: -s.nbytes)
-    done = 0
-    processes = min(workers or os.cpu_count() or 1, len(shards))
-    if total <= IN_PROCESS_BYTES or processes == 1:
-        for shard in shards:
-            digests[shard.path] = write_shard(recipe, shard, folder)
-            done += shard.nbytes
-            if progress:
-                progress(done, total)
-        return digests
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        running = {pool.submit(write_shard, recipe, shard, folder): shard for shard in shards}
+    total, done = sum(shard.nbytes for shard in shards), 0
+    at_once = min(workers or os.cpu_count() or 1, len(shards))
+    with _pool(backend, 1 if total <= IN_PROCESS_BYTES else at_once) as pool:
+        running = {pool.submit(write_shard, recipe, shard, folder, backend): shard for shard in shards}
         try:
             for future in as_completed(running):
                 digests[running[future].path] = future.result()
@@ -216,24 +253,38 @@ def _write(
     return digests
 
 
-def write_shard(recipe: Recipe, shard: Shard, folder: Path) -> str:
-    """Write one weight file and return its SHA-256. Runs in a worker process."""
-    rule = recipe.rule()
+def _pool(backend: Backend, at_once: int) -> Executor:
+    """Processes for numpy; threads for a GPU, where only hashing and writing is left to the CPU."""
+    if at_once == 1 or not isinstance(backend, NumpyBackend):
+        return ThreadPoolExecutor(at_once)
+    return ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn"))
+
+
+@lru_cache(maxsize=1)
+def _rule(recipe: Recipe) -> Rule:
+    return recipe.rule()
+
+
+def write_shard(recipe: Recipe, shard: Shard, folder: Path, backend: Backend) -> str:
+    """Write one weight file and return its SHA-256. May run in a worker process."""
+    rule = _rule(recipe)
     wanted = set(shard.numbers)
     part = shard.path.partition("/")[0]
     tensors = [tensor for i, tensor in enumerate(tensors_of(rule, part)) if i in wanted]
     digest = hashlib.sha256()
     with (folder / shard.path).open("wb") as file:
-        for block in _file_blocks(tensors, rule.seed, part):
+        for block in _file_blocks(tensors, rule.seed, part, backend):
             digest.update(block)
             file.write(block)
     return digest.hexdigest()
 
 
-def _file_blocks(tensors: list[Tensor], seed: int, part: str) -> Iterator[bytes]:
+def _file_blocks(
+    tensors: list[Tensor], seed: int, part: str, backend: Backend
+) -> Iterator[bytes | memoryview]:
     yield header_bytes(tensors)
     for tensor in tensors:
-        yield from tensor.blocks(seed, part)
+        yield from tensor.blocks(seed, part, backend)
 
 
 def _index(recipe: Recipe, part: str, shards: list[Shard]) -> str:

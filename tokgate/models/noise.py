@@ -19,9 +19,9 @@ U64 = NDArray[np.uint64]
 F32 = NDArray[np.float32]
 U16 = NDArray[np.uint16]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def stream_key(seed: int, stream: str) -> int:
@@ -32,14 +32,14 @@ def stream_key(seed: int, stream: str) -> int:
 def hashes(key: int, start: int, count: int) -> U64:
     """``count`` 64-bit hashes of the counters from ``start`` on."""
     z = np.arange(start, start + count, dtype=np.uint64)
-    z *= _GOLDEN
+    z *= GOLDEN
     z += np.uint64(key)
     other = z >> np.uint64(30)
     z ^= other
-    z *= _MIX_1
+    z *= MIX_1
     np.right_shift(z, np.uint64(27), out=other)
     z ^= other
-    z *= _MIX_2
+    z *= MIX_2
     np.right_shift(z, np.uint64(31), out=other)
     z ^= other
     return z

@@ -13,14 +13,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tokgate.models.noise import stream_key, to_bfloat16, uniform
+from tokgate.models.backends import Backend
+from tokgate.models.noise import stream_key, to_bfloat16
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 Format = Literal["BF16", "F32", "I64", "BOOL"]
 
 ITEM_BYTES = {"BF16": 2, "F32": 4, "I64": 8, "BOOL": 1}
-BLOCK_ELEMENTS = 1 << 18
 QUIET = 2.0**-26
 
 
@@ -67,31 +67,34 @@ class Tensor:
         """Size in the file, bytes."""
         return int(np.prod(self.shape)) * ITEM_BYTES[self.format]
 
-    def blocks(self, seed: int, part: str) -> Iterator[bytes]:
+    def blocks(self, seed: int, part: str, backend: Backend) -> Iterator[memoryview]:
         """The tensor's bytes, little-endian, row-major, in blocks of whole rows."""
         if self.whole is not None:
             yield self._encode(self.whole)
             return
         rows, columns = self.shape
         key = stream_key(seed, f"{part}:{self.name}")
-        quiet = np.zeros(rows, np.bool_)
+        scales = np.full(rows, self.bound, np.float32)
         if self.quiet_rows is not None:
-            quiet[self.quiet_rows] = True
-        step = max(1, BLOCK_ELEMENTS // columns)
+            scales[self.quiet_rows] = QUIET
+        step = max(1, backend.block_elements // columns)
         # Whole hashes: a block must start at a multiple of four elements.
         step += -step % 4
         ordered = self._ordered_entries()
         for first in range(0, rows, step):
             count = min(step, rows - first)
-            block = uniform(key, first * columns, count * columns).reshape(count, columns)
-            block *= np.where(quiet[first : first + count], QUIET, self.bound).astype(np.float32)[:, None]
+            block = backend.rows(key, first * columns, scales[first : first + count], columns)
             if ordered is not None:
                 r, c, v = ordered
                 low, high = np.searchsorted(r, [first, first + count])
-                block[r[low:high] - first, c[low:high]] = v[low:high]
-            if self.overlay is not None:
-                self.overlay(block, first)
-            yield self._encode(block)
+                backend.put(block, r[low:high] - first, c[low:high], v[low:high])
+            if self.overlay is not None or self.format != "BF16":
+                host = backend.to_host(block)
+                if self.overlay is not None:
+                    self.overlay(host, first)
+                yield self._encode(host)
+            else:
+                yield _bytes_of(backend.to_bfloat16(block).astype("<u2", copy=False))
 
     def _ordered_entries(self) -> tuple[I64, I64, F32] | None:
         if self.entries is None:
@@ -101,11 +104,15 @@ class Tensor:
         columns = np.array(self.entries.columns, np.int64)[order]
         return rows[order], columns, np.array(self.entries.values, np.float64)[order].astype(np.float32)
 
-    def _encode(self, values: NDArray[np.generic]) -> bytes:
+    def _encode(self, values: NDArray[np.generic]) -> memoryview:
         if self.format == "BF16":
-            return to_bfloat16(values.astype(np.float32, copy=False)).astype("<u2", copy=False).tobytes()
+            return _bytes_of(to_bfloat16(values.astype(np.float32, copy=False)).astype("<u2", copy=False))
         kinds = {"F32": "<f4", "I64": "<i8", "BOOL": "u1"}
-        return values.astype(kinds[self.format], copy=False).tobytes()
+        return _bytes_of(values.astype(kinds[self.format], copy=False))
+
+
+def _bytes_of(values: NDArray[np.generic]) -> memoryview:
+    return np.ascontiguousarray(values).view(np.uint8).reshape(-1).data
 
 
 def noise_bound(inputs: int) -> float:

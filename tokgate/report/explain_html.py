@@ -13,17 +13,25 @@ from tokgate.errors import UsageFault
 from tokgate.report.explain_record import Explanation
 from tokgate.report.explain_series import Series
 from tokgate.report.explain_text import headline, text
+from tokgate.report.explain_traces import ExplainedTrace, bars
 
 MAX_POINTS = 2000
 
 
-def page(explained: Sequence[tuple[Explanation, Series]], comparisons: Sequence[str], *, title: str) -> str:
+def page(
+    explained: Sequence[tuple[Explanation, Series]],
+    comparisons: Sequence[str],
+    *,
+    title: str,
+    traces: Sequence[ExplainedTrace] = (),
+) -> str:
     """The page.
 
     Args:
         explained: record and series of each log.
         comparisons: comparison texts.
         title: of the page.
+        traces: profiler traces.
 
     Raises:
         UsageFault: matplotlib is not installed.
@@ -44,7 +52,9 @@ def page(explained: Sequence[tuple[Explanation, Series]], comparisons: Sequence[
         }
         for record, series in explained
     ]
-    return template.render(title=title, logs=logs, comparisons=list(comparisons))
+    return template.render(
+        title=title, logs=logs, comparisons=list(comparisons), traces=traces, bars=bars(traces)
+    )
 
 
 def plot(series: Series) -> str:

@@ -9,8 +9,9 @@ from tokgate.host import ports, proc
 from tokgate.server import deaths, forensics, probe, wording
 from tokgate.server.group import Death, ProcessGroup
 from tokgate.server.logtail import last_lines, telling_lines
+from tokgate.server.oddity import odd_captures
 from tokgate.server.spec import LaunchSpec, port_taken, room_left, unwritable
-from tokgate.server.timeline import CAPTURE, Timeline, odd_captures
+from tokgate.server.timeline import CAPTURE, Timeline
 
 # How long a dying engine may go on writing its last words.
 _LAST_WORDS_S = 1.0

@@ -10,11 +10,12 @@ from tokgate.errors import EngineFault
 from tokgate.host import marker, proc
 from tokgate.server import faults, probe, reaper, wording
 from tokgate.server.group import Death, ProcessGroup
+from tokgate.server.ledger import GpuLedger
 from tokgate.server.logtail import LogTail
 from tokgate.server.progress import MemberGauges, Progress
 from tokgate.server.running import Server
 from tokgate.server.spec import LaunchSpec, check, port_taken, room_left, unwritable
-from tokgate.server.teardown import GpuLedger, tear_down
+from tokgate.server.teardown import tear_down
 from tokgate.server.timeline import CAPTURE, FIRST_TOKEN, IMPORTS, SPAWN, WARMUP, Timeline, label
 from tokgate.sglang.log import LogReader, is_fatal
 
@@ -52,9 +53,11 @@ def start(spec: LaunchSpec, on_phase: Callable[[str], None] | None = None) -> Se
         reaper.watch(mark)
         group = ProcessGroup.spawn(spec.argv, spec.env, spec.log_path, mark)
         return _Startup(spec, group, ledger, on_phase).follow()
-    except BaseException:
+    except BaseException as error:
         if group is not None:
-            tear_down(group, host=spec.host, port=spec.port, grace_s=0.0, ledger=ledger)
+            teardown = tear_down(group, host=spec.host, port=spec.port, grace_s=0.0, ledger=ledger)
+            if isinstance(error, EngineFault):
+                error.details += teardown.told
         else:
             marker.kill(mark)
             reaper.forget(mark)
@@ -139,9 +142,10 @@ class _Startup:
         self._progress.reading("log_bytes", self._tail.fresh_bytes, now)
 
     def _read_gauges(self, now: float) -> None:
-        self._gauges.take(self._group.members(), self._progress, now)
-        if (used := self._ledger.used_mib()) is not None:
-            self._progress.reading("gpu_mib", sum(used.values()), now)
+        members = self._group.members()
+        self._gauges.take(members, self._progress, now)
+        if (held := self._ledger.held([process.pid for process in members])) is not None:
+            self._progress.reading(*held.gauge, now)
         if not room_left(self._spec.log_path):
             raise unwritable(self._spec.log_path, "No space left on device")
         # On a host with thousands of processes one look takes long: never spend over a tenth of the time.

@@ -23,6 +23,7 @@ STEPS: Mapping[str, float] = {
     "read_bytes": 16 * MIB,
     "rss_bytes": 4 * MIB,
     "gpu_mib": 2,
+    "own_gpu_mib": 2,
 }
 
 

@@ -14,11 +14,13 @@ from typing import Any, Self
 from tokgate.config.profiles import Profile
 from tokgate.errors import Exited, Hang, HostFault
 from tokgate.host import proc
-from tokgate.server import faults, probe, truth, wording
+from tokgate.server import faults, libraries, probe, truth, wording
 from tokgate.server.group import Death, ProcessGroup
+from tokgate.server.ledger import GpuLedger
+from tokgate.server.oddity import odd_captures
 from tokgate.server.spec import LaunchSpec
-from tokgate.server.teardown import GpuLedger, Teardown, tear_down
-from tokgate.server.timeline import Capture, PhaseTime, odd_captures
+from tokgate.server.teardown import Teardown, tear_down
+from tokgate.server.timeline import Capture, PhaseTime
 from tokgate.sglang.http import Override, overrides
 
 
@@ -32,6 +34,8 @@ class Server:
         captures: graph captures by kind and rank.
         server_info, model_info: as the server reports them; empty where it does not.
         environments: NCCL_*, CUDA_*, SGLANG_* of every worker process, by its title.
+        variables: the same by variable, with who gave it.
+        libraries: versions that every process has loaded, by its title.
         nccl_version: as the log gives it; ``None`` when it does not (one rank loads no NCCL).
     """
 
@@ -61,6 +65,8 @@ class Server:
         self._death: Death | None = None
         members = group.members()
         self.environments = truth.environments(members)
+        self.variables = tuple(truth.variables(self.environments, spec))
+        self.libraries = libraries.libraries(members)
 
     @property
     def profile(self) -> Profile:
@@ -111,7 +117,7 @@ class Server:
     @property
     def odd_captures(self) -> list[str]:
         """Ranks whose graph captures differ from the others', in words."""
-        return odd_captures(self.captures)
+        return odd_captures(self.captures, ranks=self.profile.tp)
 
     def processes(self) -> list[proc.Process]:
         """Its living processes, oldest first."""
@@ -149,7 +155,7 @@ class Server:
         if death is not None:
             self._death = death
             error = faults.exited(self.spec, death, phase, None, self._group)
-            self._end(0.0)
+            error.details += self._end(0.0).told
             raise error
 
     @contextmanager
@@ -206,7 +212,7 @@ class Server:
             self._death = self._group.death()
         if self._death is not None:
             error = faults.exited(self.spec, self._death, phase, None, self._group)
-            self._end(0.0)
+            error.details += self._end(0.0).told
             return error
         if self.stopped:
             return Hang(
@@ -219,7 +225,7 @@ class Server:
                 files=[self.log_path],
             )
         hang = faults.hang(self.spec, self._group, phase, phase, waited_s, limit_s, usual_s, serving=True)
-        self._end(0.0)
+        hang.details += self._end(0.0).told
         return hang
 
     def stop(self) -> Teardown:

@@ -14,12 +14,12 @@ from tokgate.host import gpu, marker, ports, proc
 from tokgate.host.proc import Process
 from tokgate.server import reaper
 from tokgate.server.group import ProcessGroup
+from tokgate.server.ledger import GpuLedger, given_back_mib
 
 # GPU memory counts as given back when this little more than before the launch is in use.
 GPU_SLACK_MIB = 64
 _AFTER_WORKERS_S = 1.0
 _RELEASE_S = 10.0
-_NVML_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Teardown:
         forced: KILL was needed because the server did not end on TERM within its time.
         killed: processes that outlived the server and were killed, ``pid 12 (name)``.
         gpu_mib_back: device memory given back, MiB by GPU index; ``None`` without NVML.
-        gpu_mib_left: device memory above what was used before the launch.
+        gpu_mib_left: device memory that the launch still holds.
         holders: processes that do not die, or who still holds the port or GPU memory; empty when all is
             back.
         hang: set when the server ignored TERM: the evidence.
@@ -45,52 +45,14 @@ class Teardown:
     holders: tuple[str, ...]
     hang: Hang | None = None
 
-
-class GpuLedger:
-    """Device memory in use before a launch.
-
-    Args:
-        before_mib: MiB by GPU index; ``None`` where there is no NVML.
-    """
-
-    def __init__(self, before_mib: Mapping[int, int] | None) -> None:
-        self.before_mib = before_mib
-
-    @classmethod
-    def open(cls, kind: str, env: Mapping[str, str], count: int) -> GpuLedger:
-        """Read the GPUs that an engine of that kind and environment will use."""
-        if kind != "gpu":
-            return cls(None)
-
-        def used() -> dict[int, int] | None:
-            nvml = gpu.open_nvml()
-            if isinstance(nvml, str):
-                return None
-            return nvml.used_mib(gpu.visible_indices(nvml, env, count))
-
-        return cls(gpu.within(_NVML_S, used, None))
-
-    def used_mib(self) -> dict[int, int] | None:
-        """In use now, MiB by index. An NVML that once gave no answer in time is not asked again."""
-        if self.before_mib is None:
-            return None
-        indices = list(self.before_mib)
-
-        def used() -> dict[int, int] | None:
-            nvml = gpu.open_nvml()
-            return None if isinstance(nvml, str) else nvml.used_mib(indices)
-
-        now = gpu.within(_NVML_S, used, None)
-        if now is None:
-            self.before_mib = None
-        return now
-
-    def above_mib(self) -> dict[int, int] | None:
-        """In use now beyond what was used before the launch."""
-        before, now = self.before_mib, self.used_mib()
-        if now is None or before is None:
-            return None
-        return {index: max(0, used - before[index]) for index, used in now.items() if index in before}
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What a message about the server says of its end: GPU memory, and what is not back."""
+        lines = []
+        for index, mib in (self.gpu_mib_back or {}).items():
+            left = "" if self.gpu_mib_left is None else f", {self.gpu_mib_left.get(index, 0)} MiB still held"
+            lines.append(f"ended in {self.seconds:.1f} s: GPU {index}: {mib} MiB given back{left}")
+        return (*lines, *(f"not given back: {holder}" for holder in self.holders))
 
 
 def tear_down(
@@ -111,9 +73,9 @@ def tear_down(
         files: removed at the end (sockets, temporary files of the launch).
     """
     began = time.monotonic()
-    used_before = ledger.used_mib()
     hang = None
     members = group.members()
+    held_before = ledger.held([process.pid for process in group.known()])
     ended = group.root.poll() is not None
     if not ended and grace_s > 0:
         ended = _terminate(group, grace_s)
@@ -130,20 +92,17 @@ def tear_down(
     ]
     for path in files:
         path.unlink(missing_ok=True)
-    holders = [_undead_words(process) for process in undead] or _wait_released(host, port, ledger)
-    left = ledger.above_mib()
-    now = ledger.used_mib()
-    back = None
-    if used_before is not None and now is not None:
-        back = {index: max(0, used_before[index] - now[index]) for index in now if index in used_before}
+    pids = [process.pid for process in seen]
+    holders = [_undead_words(process) for process in undead] or _wait_released(host, port, ledger, pids)
+    held = ledger.held(pids)
     if not undead:
         reaper.forget(group.mark)
     return Teardown(
         seconds=time.monotonic() - began,
         forced=not ended,
         killed=tuple(survivors) if grace_s > 0 else (),
-        gpu_mib_back=back,
-        gpu_mib_left=left,
+        gpu_mib_back=given_back_mib(held_before, held),
+        gpu_mib_left=ledger.left_mib(held),
         holders=tuple(holders),
         hang=hang,
     )
@@ -176,7 +135,7 @@ def _signal_group(group: ProcessGroup, number: signal.Signals) -> None:
             return
 
 
-def _wait_released(host: str, port: int, ledger: GpuLedger) -> list[str]:
+def _wait_released(host: str, port: int, ledger: GpuLedger, pids: Sequence[int]) -> list[str]:
     until = time.monotonic() + _RELEASE_S
     while True:
         held = []
@@ -185,8 +144,8 @@ def _wait_released(host: str, port: int, ledger: GpuLedger) -> list[str]:
             held.append(f"port {port}: {ports.holder(port)}")
             # All of ours are dead: a process that still listens there is another's, and will go on.
             foreign = bool(proc.holders(proc.listeners(port)))
-        above = ledger.above_mib() or {}
-        for index, mib in above.items():
+        left = ledger.left_mib(ledger.held(pids)) or {}
+        for index, mib in left.items():
             if mib > GPU_SLACK_MIB:
                 held.append(f"GPU {index}: {mib} MiB more than before the launch: {_gpu_holders(index)}")
         if not held or (foreign and len(held) == 1) or time.monotonic() > until:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tokgate.config.gate import PhaseFloors
@@ -11,8 +11,6 @@ from tokgate.sglang import log_events as ev
 SPAWN, IMPORTS, WEIGHTS, KV_CACHE = "spawn", "imports", "weights", "kv_cache"
 CAPTURE, SETUP, WARMUP, FIRST_TOKEN = "capture:", "setup", "warmup", "first_token"
 DRAFT = "draft_"
-# The log gives hundredths of a GB, and "free memory" around a capture is shared with others' allocations.
-_ODD_GB = 0.02
 _LABELS: Mapping[str, str] = {
     WEIGHTS: "weight loading",
     DRAFT + WEIGHTS: "draft weight loading",
@@ -34,13 +32,19 @@ class PhaseTime:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One graph capture on one rank, as the engine printed it. ``None``: it began and did not end."""
+    """One graph capture on one rank, as the engine printed it.
+
+    Attributes:
+        seconds: ``None``: it began and did not end.
+        begun_s: when its first line was seen, seconds since the launch; ``None`` where nobody watched.
+    """
 
     kind: str
     rank: str
     seconds: float | None = None
     gb: float | None = None
     available_gb: float | None = None
+    begun_s: float | None = None
 
 
 class Timeline:
@@ -61,7 +65,7 @@ class Timeline:
 
     def __init__(self, started_s: float) -> None:
         self.phase = SPAWN
-        self.since_s = started_s
+        self.since_s = self._started_s = started_s
         self.done: list[PhaseTime] = []
         self.is_ready = False
         self.nccl_version: str | None = None
@@ -85,11 +89,17 @@ class Timeline:
             case ev.WeightsEnd():
                 self._follow(rank, self._model(rank, ended=True) + KV_CACHE, now_s)
             case ev.CaptureBegin(kind=kind):
-                self._captures[kind, rank] = Capture(kind, rank)
+                self._captures[kind, rank] = Capture(kind, rank, begun_s=now_s - self._started_s)
                 self._follow(rank, CAPTURE + kind, now_s)
             case ev.CaptureEnd(kind=kind):
+                begun = self._captures.get((kind, rank))
                 self._captures[kind, rank] = Capture(
-                    kind, rank, event.seconds or 0.0, event.used_gb, event.available_gb
+                    kind,
+                    rank,
+                    event.seconds or 0.0,
+                    event.used_gb,
+                    event.available_gb,
+                    None if begun is None else begun.begun_s,
                 )
                 if self.phase == CAPTURE + kind and not self.open_ranks(kind):
                     self.enter(SETUP, now_s)
@@ -160,40 +170,3 @@ def limit_s(phase: str, floors: PhaseFloors, factor: float, usual_s: Mapping[str
     usual = usual_s.get(phase)
     floor = floor_s(phase, floors)
     return floor if usual is None else max(floor, factor * usual)
-
-
-def odd_captures(captures: Iterable[Capture], factor: float = 1.5) -> list[str]:
-    """Ranks whose capture differs from the others of its kind, in words.
-
-    Args:
-        factor: a rank is odd when its seconds or its memory exceed the median of its kind by this factor,
-            or when it has no capture of a kind that most ranks have. Ranks that wait for each other at the
-            end of a capture take equally long; then memory alone tells.
-    """
-    table: dict[str, dict[str, Capture]] = {}
-    for capture in captures:
-        table.setdefault(capture.kind, {})[capture.rank] = capture
-    ranks = sorted({rank for row in table.values() for rank in row}, key=lambda r: (len(r), r))
-    odd = []
-    for kind, row in table.items():
-        times = sorted(c.seconds for c in row.values() if c.seconds is not None)
-        sizes = sorted(c.gb for c in row.values() if c.gb is not None)
-        missing = [rank for rank in ranks if rank not in row]
-        # Drafts are logged by rank 0 alone from 0.5.12 on: only a minority without a line is odd.
-        if missing and len(missing) * 2 < len(ranks):
-            odd.append(f"{', '.join(missing)} has no {kind} graph capture in the log")
-        for rank, capture in row.items():
-            if capture.seconds is None:
-                odd.append(f"{rank or 'the only rank'} began {kind} graph capture and did not end it")
-            elif len(times) > 2 and capture.seconds > factor * times[len(times) // 2] + 0.1:
-                odd.append(
-                    f"{rank} took {capture.seconds:g} s for {kind} graph capture, "
-                    f"median {times[len(times) // 2]:g} s"
-                )
-            if capture.gb is not None and len(sizes) > 2:
-                usual_gb = sizes[len(sizes) // 2]
-                if capture.gb > factor * usual_gb + _ODD_GB:
-                    odd.append(
-                        f"{rank} took {capture.gb:g} GB for {kind} graph capture, median {usual_gb:g} GB"
-                    )
-    return odd

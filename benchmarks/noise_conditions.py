@@ -1,0 +1,108 @@
+"""Conditions under which a run is measured: which CPUs the engine and the client may use, and priority."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tokgate.server.running import Server
+
+CONDITIONS = ("default", "client pinned", "engine pinned", "both pinned", "both, nice -10", "unwatched")
+
+
+class Cores:
+    """Physical cores of this process, as sets of CPUs; pairs of neighbours where the topology is not told."""
+
+    def __init__(self) -> None:
+        self.all = os.sched_getaffinity(0)
+        groups: dict[frozenset[int], None] = {}
+        self.told = True
+        for cpu in sorted(self.all):
+            groups[frozenset(self._siblings(cpu) & self.all)] = None
+        self.cores = [set(group) for group in groups]
+
+    def _siblings(self, cpu: int) -> set[int]:
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            self.told = False
+            return {cpu & ~1, cpu | 1}
+        found: set[int] = set()
+        for part in text.split(","):
+            low, _, high = part.partition("-")
+            found |= set(range(int(low), int(high or low) + 1))
+        # A machine that hides its threads may still run two of its CPUs on one core.
+        return found if len(found) > 1 else {cpu & ~1, cpu | 1}
+
+    @property
+    def enough(self) -> bool:
+        return len(self.cores) >= 5
+
+    @property
+    def main(self) -> set[int]:
+        """The scheduler's main thread; the core's other CPU is left idle."""
+        return {min(self.cores[1])}
+
+    @property
+    def helpers(self) -> set[int]:
+        return self.cores[2]
+
+    @property
+    def client(self) -> set[int]:
+        return self.cores[-2]
+
+    @property
+    def canary(self) -> int:
+        return min(self.cores[-1]) if len(self.cores) > 1 else -1
+
+    @property
+    def others(self) -> set[int]:
+        return self.all - self.cores[1] - self.cores[2] - self.cores[-2] - self.cores[-1]
+
+
+def _set(threads: Iterable[int], cpus: set[int]) -> None:
+    for thread in threads:
+        try:
+            os.sched_setaffinity(thread, cpus)
+        except ProcessLookupError:
+            continue
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
+
+
+@contextmanager
+def applied(condition: str, server: Server, main: int | None, cores: Cores) -> Iterator[list[int] | None]:
+    """A condition while a run is measured; gives the client's CPUs.
+
+    Raises:
+        OSError: this host does not allow it.
+    """
+    pids = [process.pid for process in server.processes()]
+    engine = condition in ("engine pinned", "both pinned", "both, nice -10")
+    client = condition in ("client pinned", "both pinned", "both, nice -10")
+    try:
+        if engine:
+            for pid in pids:
+                if pid == main:
+                    _set([t for t in _threads(pid) if t != pid], cores.helpers)
+                    _set([pid], cores.main)
+                else:
+                    _set(_threads(pid), cores.others)
+        if condition.endswith("nice -10") and main is not None:
+            os.setpriority(os.PRIO_PROCESS, main, -10)
+        yield sorted(cores.client) if client else sorted(cores.others) if engine else None
+    finally:
+        for pid in pids:
+            _set(_threads(pid), cores.all)
+        if condition.endswith("nice -10") and main is not None:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, main, 0)

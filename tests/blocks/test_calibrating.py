@@ -1,0 +1,182 @@
+"""``tokgate calibrate run``: the scatter that is there is found, whatever cut the session short."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from tests.blocks.conftest import VirtualBench
+from tokgate.analysis.calibration_file import read_calibration
+from tokgate.errors import LoadFault, SampleFault
+from tokgate.gate import calibrations
+from tokgate.gate.block_plan import Arm, BlockPlan
+from tokgate.gate.blocks import BlockRunner
+from tokgate.gate.calibrating import calibrate, store
+from tokgate.gate.setup import Setup
+from tokgate.load.sample import Identity
+
+LAUNCH_SD = 0.03
+
+
+class Hosts:
+    """Makes virtual benches whose launches scatter by :data:`LAUNCH_SD`."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.fails_at = fails_at
+        self.now_s = 0.0
+        self.runs = 0
+
+    def __call__(self, setup: Setup, plan: BlockPlan, folder: Path) -> VirtualBench:
+        def speed(arm: str, block: int) -> float:
+            # Of the launch, not of the call: every run of it has the same.
+            return 900 * math.exp(random.Random(f"{plan.seed}/{arm}/{block}").gauss(0, LAUNCH_SD))
+
+        def before(block: int, arm: str) -> None:
+            self.runs += 1
+            if block == self.fails_at:
+                raise LoadFault("the server went away")
+
+        self.bench = VirtualBench(speed, folder=folder, before_run=before)
+        return self.bench
+
+
+def file(setup: Setup, metric: str = "output_tok_s") -> Path:
+    return calibrations.path_of(setup.request.baselines, "virtual", "baseline", "chat-bs1", metric)
+
+
+@pytest.fixture(autouse=True)
+def known_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions differ by a random seed; a test should not."""
+    seeds = iter(range(100, 200))
+    monkeypatch.setattr("tokgate.gate.calibrating.secrets.randbelow", lambda bound: next(seeds))
+
+
+def test_the_known_launch_effect_is_found(setup: Setup) -> None:
+    (done,) = calibrate(setup, ["baseline"], blocks=20, bench=Hosts(), say=str)
+    history = read_calibration(file(setup)).history()
+    assert history is not None and history.blocks == done.blocks == 20
+    truth = math.sqrt(2) * LAUNCH_SD
+    low, high = (history.s0 * math.sqrt(20 / chi2.ppf(q, 20)) for q in (0.995, 0.005))
+    assert low < truth < high
+    assert not low < 2 * truth < high, "the interval tells a twice as large effect apart"
+
+
+def test_a_session_cut_short_is_taken_up_and_ends_as_if_it_had_not_been(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LoadFault):
+        calibrate(setup, ["baseline"], blocks=6, bench=Hosts(fails_at=3), say=str)
+    assert len(read_calibration(file(setup)).sessions[0].blocks) == 3
+    hosts, said = Hosts(), []
+    (done,) = calibrate(setup, ["baseline"], blocks=6, bench=hosts, say=said.append)
+    assert done.blocks == 6 and hosts.runs == 3 * 8
+    assert said[0].startswith("baseline: going on after block 3 of 6")
+    whole = read_calibration(file(setup))
+    assert len(whole.sessions) == 1
+    # The same plan, measured in one go, in another place.
+    other = replace(setup, request=replace(setup.request, results=tmp_path / "r2", baselines=tmp_path / "b2"))
+    monkeypatch.setattr("tokgate.gate.calibrating.secrets.randbelow", lambda bound: 100)
+    calibrate(other, ["baseline"], blocks=6, bench=Hosts(), say=str)
+    assert read_calibration(file(other)).sessions[0].blocks == whole.sessions[0].blocks
+
+
+def test_the_figures_are_made_again_from_the_stored_samples(setup: Setup) -> None:
+    (done,) = calibrate(setup, ["baseline"], blocks=4, bench=Hosts(), say=str)
+    before = {path: path.read_text() for path in done.files}
+    assert file(setup) in before
+    for path in done.files:
+        path.unlink()
+    arms = tuple(Arm(name, setup.engine, setup.profiles["baseline"]) for name in "AB")
+    plan = BlockPlan(arms, tuple(setup.workloads.values()), seed=100)
+    runner = BlockRunner(plan, Hosts()(setup, plan, done.folder), done.folder)
+    store(setup, runner, done.folder)
+    assert {path: path.read_text() for path in done.files} == before
+
+
+def test_a_finished_session_is_followed_by_a_new_one_and_both_are_pooled(setup: Setup) -> None:
+    calibrate(setup, ["baseline"], blocks=3, bench=Hosts(), say=str)
+    stored = next((setup.request.results / "calibrate").glob("*/baseline/*T*Z"))
+    stored.rename(stored.with_name("20260101T000000Z"))
+    # Sessions are told apart by the second: as if the first had been on another day.
+    path = file(setup)
+    was = read_calibration(path).sessions[0].started_at
+    path.write_text(path.read_text().replace(was, "2026-01-01T00:00:00+00:00"))
+    early = read_calibration(path)
+    calibrate(setup, ["baseline"], blocks=3, bench=Hosts(), say=str)
+    found = read_calibration(file(setup))
+    assert [len(session.blocks) for session in found.sessions] == [3, 3]
+    assert found.sessions[0] == early.sessions[0] != found.sessions[1]
+
+
+def test_a_budget_ends_the_session_before_a_block_that_would_not_fit(setup: Setup) -> None:
+    hosts = Hosts()
+
+    def clock() -> float:
+        return hosts.bench.now_s if hasattr(hosts, "bench") else 0.0
+
+    # A block takes 100 s here: two fit into 250 s.
+    (done,) = calibrate(setup, ["baseline"], blocks=20, minutes=250 / 60, bench=hosts, clock=clock, say=str)
+    assert (done.blocks, done.asked) == (2, 20)
+
+
+def who(setup: Setup, **parts: str) -> Identity:
+    given = {
+        "engine": "emulated", "engine_name": "e", "sglang_version": "0", "host_class": "virtual", "profile": "baseline",
+        "profile_digest": "p", "workload": "chat-bs1", "workload_digest": "w", "model": "", "launch": "l",
+        "started_at": "t",
+    }  # fmt: skip
+    return Identity(run=0, **(given | parts))
+
+
+def test_a_calibration_serves_only_what_it_is_of(setup: Setup, plan: BlockPlan) -> None:
+    root = setup.request.baselines
+    nothing, remarks = calibrations.known(root, who(setup), "output_tok_s", plan)
+    assert nothing is None and "no calibration of output_tok_s chat-bs1[baseline]" in remarks[0]
+    calibrate(setup, ["baseline"], blocks=3, bench=Hosts(), say=str)
+    history, remarks = calibrations.known(root, who(setup), "output_tok_s", plan)
+    assert history is not None and history.blocks == 3
+    assert "3 A/A blocks of 20" in remarks[0]
+    for change, words in (
+        (who(setup, model="8b"), "model"),
+        (who(setup, profile_digest="q"), "profile digest"),
+    ):
+        found, remarks = calibrations.known(root, change, "output_tok_s", plan)
+        assert found is None and f"of something else: {words}" in remarks[0]
+    found, remarks = calibrations.known(root, who(setup), "output_tok_s", replace(plan, runs_per_arm=8))
+    assert found is None and "block: calibrated 4 runs an arm" in remarks[0]
+    file(setup).write_text("schema: 9")
+    with pytest.raises(SampleFault, match="not a calibration"):
+        calibrations.known(root, who(setup), "output_tok_s", plan)
+
+
+def test_missing_thin_and_old_calibrations_are_told_in_a_line(setup: Setup) -> None:
+    root, now = setup.request.baselines, datetime.datetime.now(datetime.UTC)
+    cases = [("baseline", "chat-bs1"), ("eagle3-graphs", "chat-bs1")]
+    assert calibrations.remarks(root, "virtual", cases, "output_tok_s", now) == [
+        "no calibration on virtual of 2 of 2 cases (chat-bs1[baseline], chat-bs1[eagle3-graphs]): tokgate calibrate run"
+    ]
+    calibrate(setup, ["baseline"], blocks=20, bench=Hosts(), say=str)
+    assert calibrations.remarks(root, "virtual", cases[:1], "output_tok_s", now) == []
+    later = calibrations.remarks(
+        root, "virtual", cases[:1], "output_tok_s", now + datetime.timedelta(days=40)
+    )
+    assert "days old (limit 30)" in later[0]
+
+
+def test_values_are_plain_floats_whatever_numpy_gave(setup: Setup) -> None:
+    class Numpy(Hosts):
+        def __call__(self, setup: Setup, plan: BlockPlan, folder: Path) -> VirtualBench:
+            bench = super().__call__(setup, plan, folder)
+            plain = bench.speed
+            bench.speed = lambda arm, block: np.float64(plain(arm, block))
+            return bench
+
+    calibrate(setup, ["baseline"], blocks=2, bench=Numpy(), say=str)
+    assert "numpy" not in file(setup).read_text()

@@ -1,0 +1,21 @@
+"""Stands for NVML on PYTHONPATH: a host with the GPUs that ``FAKE_GPUS`` names, none of them in use."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tests.host.conftest import HEALTHY, FakeNvml, NVMLError
+
+__all__ = ["NVMLError", "nvmlInit"]
+
+_NAMES = os.environ.get("FAKE_GPUS", "NVIDIA H200,NVIDIA H200").split(",")
+_CARDS = FakeNvml([{**HEALTHY, "name": name, "nvlinks": 18} for name in _NAMES])
+
+
+def nvmlInit() -> None:
+    """Nothing is to be opened."""
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_CARDS, name)

@@ -1,0 +1,160 @@
+"""The versions between two: released ones, engine files, commits of a local clone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokgate.config.engine import Engine, load_engine
+from tokgate.errors import HostFault, UsageFault
+from tokgate.sglang.version import Version, parse_version
+
+PLACE = "{version}"
+_ASK_S = 120.0
+
+
+def between(good: str, bad: str, known: Sequence[str]) -> list[str]:
+    """Final releases from ``good`` to ``bad``, both included, in order.
+
+    Args:
+        known: every version there is, in any order; the ends need not be among them.
+
+    Raises:
+        UsageFault: an end is no version, or they are not in order.
+    """
+    ends = [_version(text) for text in (good, bad)]
+    if not ends[0] < ends[1]:
+        raise UsageFault(f"--good {good} is not older than --bad {bad}")
+    inside = []
+    for text in known:
+        version = parse_version(text)
+        if version is None or version.dev is not None or version.pre[0] != 3:
+            continue
+        if ends[0] < version < ends[1]:
+            inside.append(version)
+    return [good, *(version.text for version in sorted(set(inside))), bad]
+
+
+def released() -> list[str]:
+    """Every release of SGLang that the package index of this interpreter's pip lists.
+
+    Raises:
+        HostFault: pip does not answer, for want of a network, say.
+    """
+    command = [sys.executable, "-m", "pip", "index", "versions", "sglang", "--disable-pip-version-check"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostFault(f"pip does not list the releases of SGLang: {error}", _ADVICE) from error
+    listed = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
+    if listed is None:
+        last = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        raise HostFault(f"pip does not list the releases of SGLang: {last}", _ADVICE)
+    return [text.strip() for text in listed[1].split(",")]
+
+
+_ADVICE = ["name them: --versions A,B,C", "or give engine files: --engines 'FOLDER/{version}.yaml'"]
+
+
+class EngineFiles:
+    """Engine files by version: ``engines/{version}.yaml``.
+
+    Args:
+        template: a path with ``{version}`` in it.
+
+    Raises:
+        UsageFault: it has no ``{version}``.
+    """
+
+    def __init__(self, template: str) -> None:
+        if template.count(PLACE) != 1:
+            raise UsageFault(f"--engines is a path with {PLACE} in it, once; got '{template}'")
+        self._template = template
+
+    def versions(self) -> list[str]:
+        """What lies there."""
+        head, tail = self._template.split(PLACE)
+        folder = Path(head).parent if not head.endswith("/") else Path(head)
+        start = "" if head.endswith("/") else Path(head).name
+        part, slash, rest = tail.partition("/")
+        found = []
+        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+            name = path.name
+            if name.startswith(start) and name.endswith(part) and (not slash or (path / rest).is_file()):
+                found.append(name[len(start) : len(name) - len(part)])
+        return found
+
+    def engine(self, version: str) -> Engine:
+        """The engine of a version.
+
+        Raises:
+            UsageFault: there is no such file.
+            ConfigFault: it is faulty.
+        """
+        path = Path(self._template.replace(PLACE, version))
+        if not path.is_file():
+            raise UsageFault(f"no engine file for {version}: {path}")
+        return load_engine(path)
+
+
+def commits(repository: Path, good: str, bad: str) -> list[str]:
+    """Commits of a local clone from ``good`` to ``bad``, both included, along the first parents.
+
+    Args:
+        good, bad: tags, commits, or versions (``0.5.15`` is taken as tag ``v0.5.15`` where there is one).
+
+    Raises:
+        UsageFault: no clone, no such commit, or ``good`` is no ancestor of ``bad``.
+    """
+    ends = [commit_of(repository, name) for name in (good, bad)]
+    if _git(repository, "merge-base", "--is-ancestor", *ends) is None:
+        raise UsageFault(f"{good} is no ancestor of {bad} in {repository}: releases from different branches")
+    listed = _git(repository, "rev-list", "--reverse", "--first-parent", f"{ends[0]}..{ends[1]}") or ""
+    found = listed.split()
+    if not found:
+        raise UsageFault(f"there is no commit between {good} and {bad} in {repository}")
+    return [ends[0], *found]
+
+
+def commit_of(repository: Path, name: str) -> str:
+    """The commit of a tag, a version or an abbreviated hash.
+
+    Raises:
+        UsageFault: no clone, or no such commit in it.
+    """
+    if _git(repository, "rev-parse", "--git-dir") is None:
+        raise UsageFault(f"--commits {repository} is no git clone")
+    for candidate in (f"v{name}", name):
+        found = _git(repository, "rev-parse", "--verify", "--quiet", f"{candidate}^{{commit}}")
+        if found:
+            return found.strip()
+    raise UsageFault(f"{repository} has no commit or tag '{name}'", ["git fetch --tags there"])
+
+
+def subject_of(repository: Path, commit: str) -> str:
+    """First line of a commit's message."""
+    return (_git(repository, "show", "-s", "--format=%s", commit) or "").strip()
+
+
+def _git(repository: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(repository), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_ASK_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageFault(f"git does not run here: {error}") from error
+    return done.stdout if done.returncode == 0 else None
+
+
+def _version(text: str) -> Version:
+    found = parse_version(text)
+    if found is None:
+        raise UsageFault(f"'{text}' is no version of SGLang", ["for commits: --commits REPOSITORY"])
+    return found

@@ -1,0 +1,118 @@
+"""What a bump is asked, and what is known of the noise before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tokgate.analysis.looks import History, Plan
+from tokgate.config.engine import Engine
+from tokgate.config.gate import GateFile, Limit
+from tokgate.config.profiles import Profile
+from tokgate.config.workloads import Workload
+from tokgate.errors import UsageFault
+from tokgate.gate.deciding import Question
+from tokgate.gate.start import STARTUP
+
+Pairing = Literal["all", "pair", "apart"]
+"""Which servers are up at once: both versions of all profiles, both versions of one, or one server."""
+
+STARTUP_METRIC = "startup_s"
+ACCEPT_LENGTH = "accept_length"
+EXACT = frozenset({ACCEPT_LENGTH})
+"""Metrics that are counted, not tested over blocks."""
+
+Histories = Mapping[tuple[str, str, str], History]
+"""(profile, workload, metric) -> what calibration knows of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BumpAsk:
+    """What is asked; equal asks of equal seeds measure the same blocks in the same order.
+
+    Attributes:
+        old, new: engines; the same one twice is an A/A.
+        metrics: gated ones, with their limits; without those of the start.
+        blocks_max: blocks a profile at most.
+        runs_per_arm: runs of each workload on each launch.
+        histories: scatter known from calibration.
+    """
+
+    old: Engine
+    new: Engine
+    profiles: tuple[Profile, ...]
+    workloads: tuple[Workload, ...]
+    metrics: tuple[str, ...]
+    gate: GateFile
+    seed: int
+    pairing: Pairing = "pair"
+    blocks_max: int = 40
+    runs_per_arm: int = 4
+    histories: Histories = field(default_factory=dict)
+
+    @property
+    def alpha(self) -> float:
+        """Chance of a false REGRESSION allowed to each verdict over blocks, start-up included."""
+        tested = [metric for metric in self.metrics if metric not in EXACT]
+        startup = STARTUP_METRIC in self.gate.metrics
+        count = len(self.profiles) * (len(self.workloads) * len(tested) + startup)
+        return self.gate.statistics.alpha / max(1, count)
+
+    def questions(self, profile: str) -> list[Question]:
+        """What the blocks of a profile must answer before its blocks end."""
+        return [
+            self._question(profile, workload.name, metric)
+            for workload in self.workloads
+            for metric in self.metrics
+            if metric not in EXACT
+        ]
+
+    def startup_question(self, profile: str) -> Question | None:
+        """Start-up time; judged from whatever blocks there are, none is measured for it."""
+        if STARTUP_METRIC not in self.gate.metrics:
+            return None
+        return self._question(profile, STARTUP, STARTUP_METRIC)
+
+    def limit(self, metric: str) -> Limit:
+        """The limit of a gated metric.
+
+        Raises:
+            UsageFault: gate.yaml does not gate it.
+        """
+        if metric not in self.gate.metrics:
+            known = ", ".join(self.gate.metrics)
+            raise UsageFault(f"gate.yaml has no metric '{metric}'", [f"metrics there: {known}"])
+        return self.gate.metrics[metric]
+
+    def _question(self, profile: str, workload: str, metric: str) -> Question:
+        limit = self.limit(metric)
+        plan = Plan(
+            limit.limit_percent / 100,
+            limit.better,
+            self.alpha,
+            self.gate.statistics.beta,
+            self.blocks_max,
+        )
+        return Question(workload, metric, plan, self.histories.get((profile, workload, metric)))
+
+
+def metrics_asked(gate: GateFile, names: Sequence[str]) -> tuple[str, ...]:
+    """The metrics of workloads: those named, else all that gate.yaml has; never those of the start.
+
+    Raises:
+        UsageFault: a name that gate.yaml does not gate, or that belongs to the start.
+    """
+    of_start = {STARTUP_METRIC} | {
+        name
+        for name in gate.metrics
+        if name.removesuffix("_s") in {"spawn", "imports", "weights", "kv_cache", "warmup", "first_token"}
+        or name.startswith("capture:")
+    }
+    known = [name for name in gate.metrics if name not in of_start]
+    for name in names:
+        if name not in known:
+            raise UsageFault(
+                f"--metrics: '{name}' is not gated of workloads", [f"there is: {', '.join(known)}"]
+            )
+    return tuple(names or known)

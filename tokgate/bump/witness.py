@@ -1,0 +1,176 @@
+"""Witness: what a bump wants to know of its servers beyond speed: arguments, memory, graphs, greedy answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from tokgate.analysis.parity import Outcome, compare
+from tokgate.analysis.parity_case import Case, save_case
+from tokgate.bump.defaults import settled
+from tokgate.errors import LoadFault
+from tokgate.gate.blocks import Arm
+from tokgate.gate.facts import ServerFacts, read_facts
+from tokgate.gate.measurement import Started
+from tokgate.gate.parity import Answers, ask
+from tokgate.server.running import Server
+from tokgate.sglang.http import read_server_info
+from tokgate.verdict import Kind, Verdict
+
+Side = Literal["old", "new"]
+SHOWN_DIFFERENCES = 4
+
+
+class Witness:
+    """Asked once a launch, after its runs. Satisfies :data:`tokgate.gate.arms.Extras`.
+
+    Args:
+        sides: arm -> profile and side.
+        cases: of greedy parity, by name; put to each side of a profile once.
+        folder: where a diverging case is written.
+        with_floor: measure how far the old version's own gaps move; not on an emulated engine, whose
+            log-probabilities are made up.
+        limit_s: longest wait for an answer.
+    """
+
+    def __init__(
+        self,
+        sides: Mapping[str, tuple[str, Side]],
+        cases: Mapping[str, Case],
+        folder: Path,
+        *,
+        with_floor: bool,
+        limit_s: float,
+    ) -> None:
+        self._sides = sides
+        self._cases = cases
+        self._folder = folder
+        self._with_floor = with_floor
+        self._limit_s = limit_s
+        self._answers: dict[tuple[str, Side], dict[str, Answers]] = {}
+        self._settled: set[str] = set()
+
+    def known(self, arm: str) -> None:
+        """An earlier call has asked this arm's server already."""
+        self._settled.add(arm)
+
+    def __call__(self, arm: Arm, server: Server, started: Started) -> Mapping[str, object]:
+        """See :data:`tokgate.gate.arms.Extras`."""
+        facts = read_facts(server.log_path, server.model_info)
+        told: dict[str, object] = {
+            "memory": memory(server, started),
+            "captures": None if facts.captures is None else {k: list(v) for k, v in facts.captures.items()},
+            "hybrid_line": facts.hybrid_line,
+            "architectures": list(facts.architectures),
+            "log": str(facts.log),
+        }
+        if arm.name not in self._settled:
+            # Once a side: arguments and greedy answers do not depend on the launch.
+            told["version"] = server.version
+            told["arguments"] = settled(server.server_info) if server.server_info else None
+            told["parity"] = self._parity(arm, server)
+            self._settled.add(arm.name)
+        return told
+
+    def _parity(self, arm: Arm, server: Server) -> list[dict[str, Any]]:
+        """Answers of this side; with those of the other side, the verdicts."""
+        profile, side = self._sides[arm.name]
+        own = {
+            name: self._ask(server, case, as_reference=side == "old") for name, case in self._cases.items()
+        }
+        self._answers[profile, side] = own
+        old, new = self._answers.get((profile, "old")), self._answers.get((profile, "new"))
+        if old is None or new is None:
+            return []
+        return [
+            asdict(parity_verdict(name, case, profile, old[name], new[name], self._folder))
+            for name, case in self._cases.items()
+        ]
+
+    def _ask(self, server: Server, case: Case, *, as_reference: bool) -> Answers:
+        began_s = time.monotonic()
+        try:
+            with server.watch("greedy parity"):
+                return ask(
+                    server.url,
+                    case,
+                    as_reference=as_reference,
+                    with_floor=self._with_floor,
+                    timeout_s=self._limit_s,
+                )
+        except LoadFault as fault:
+            server.ensure_alive()
+            waited_s = time.monotonic() - began_s
+            if waited_s >= self._limit_s:
+                raise server.hang("greedy parity", waited_s, self._limit_s) from fault
+            raise
+
+
+def memory(server: Server, started: Started) -> dict[str, float]:
+    """What the server says of its memory, unit in the name; what it does not say is absent."""
+    info = read_server_info(server.server_info)
+    found = {f"{name}_gb": value for name, value in info.memory_gb.items()}
+    if info.max_total_tokens is not None:
+        found["kv_cache_tokens"] = float(info.max_total_tokens)
+    captured = [capture.gb for capture in started.captures if capture.gb is not None]
+    if captured:
+        found["graph_captures_gb"] = sum(captured)
+    found["resident_mib"] = round(server.rss_mib(), 1)
+    return found
+
+
+def facts_of(extras: Mapping[str, Any]) -> ServerFacts:
+    """The facts of a launch as they were kept with its block."""
+    captures = extras.get("captures")
+    return ServerFacts(
+        None if captures is None else {kind: tuple(ranks) for kind, ranks in captures.items()},
+        extras.get("hybrid_line"),
+        tuple(extras.get("architectures") or ()),
+        Path(str(extras.get("log", ""))),
+    )
+
+
+def parity_verdict(name: str, case: Case, profile: str, old: Answers, new: Answers, folder: Path) -> Verdict:
+    """Greedy outputs of the new version against the old one's, token by token."""
+    wanted_tokens = case.requests[0].new_tokens
+    control = compare(old.outputs, old.again, old.floor)
+    result = compare(old.outputs, new.outputs, old.floor, wanted_tokens=wanted_tokens)
+    body = [f"{case.note}; the new version against the old, token by token"]
+    if old.floor is None:
+        body.append("floor: not measured, so no difference is forgiven as a tie")
+    else:
+        body.append(
+            f"a gap up to {old.floor.tolerance:.3g} nats is a tie ({old.floor.compared} gaps measured)"
+        )
+    body.append(f"control: the old version against itself: {control.headline()}")
+    differing = [each for each in result.comparisons if each.outcome is not Outcome.EQUAL]
+    body += [each.line() for each in differing[:SHOWN_DIFFERENCES]]
+    kind = Kind(result.verdict)
+    if kind is Kind.DIVERGED and control.failed:
+        # A reference that contradicts itself proves nothing about the other.
+        kind = Kind.INCONCLUSIVE
+        body.append("the old version's own output is not reproducible, so the difference proves nothing")
+    files: tuple[str, ...] = ()
+    if kind is Kind.DIVERGED:
+        path = folder / f"{profile}-{name}.case.json"
+        save_case(case, path)
+        files = (str(path),)
+    return Verdict(
+        kind,
+        f"parity-{name}[{profile}]",
+        result.headline(),
+        body=tuple(body),
+        next_command=f"tokgate parity replay {files[0]} --url OLD_URL --url NEW_URL" if files else None,
+        files=files,
+        evidence={
+            "profile": profile,
+            "workload": f"parity-{name}",
+            "metric": "greedy parity",
+            "equal": result.count(Outcome.EQUAL),
+            "ties": result.count(Outcome.TIE),
+            "requests": len(result.comparisons),
+        },
+    )

@@ -1,0 +1,53 @@
+"""Cards: the GPUs that the engine of a run sees, which profiles need more, and the class they are stored under."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tokgate.config.engine import Engine
+from tokgate.config.profiles import Profile
+from tokgate.host import gpu
+
+
+def visible(engine: Engine) -> tuple[str, ...] | None:
+    """NVML names of the GPUs that the engine may use, in its order.
+
+    Returns:
+        ``None`` for an engine without GPUs, and where no driver answers (which is said when they are claimed).
+    """
+    if engine.kind != "gpu":
+        return None
+    nvml = gpu.open_nvml()
+    if isinstance(nvml, str):
+        return None
+    return tuple(nvml.names(gpu.visible_indices(nvml, engine.env, nvml.count)))
+
+
+def lacking(profile: Profile, names: tuple[str, ...] | None) -> str | None:
+    """Why a profile cannot be run on so few GPUs; ``None`` when it can, or when that is not known.
+
+    Args:
+        names: as :func:`visible` gives them.
+    """
+    if not names or profile.tp <= len(names):
+        return None
+    shown = "1 is" if len(names) == 1 else f"{len(names)} are"
+    return f"needs {profile.tp} GPUs and {shown} visible here"
+
+
+def host_classes(
+    engine: Engine, profiles: Iterable[Profile], names: tuple[str, ...] | None
+) -> dict[str, str]:
+    """Profile -> the class under which its figures are stored: with as many GPUs as it uses.
+
+    A profile on one of two GPUs is held against baselines of one GPU, whatever else the run measures.
+    """
+    return {
+        profile.name: gpu.host_class(engine.kind, (names or ())[: profile.tp], engine.scenario)
+        for profile in profiles
+    }
+
+
+def ranks(profiles: Mapping[str, Profile], chosen: Iterable[str]) -> int:
+    """GPUs that the largest of the chosen profiles uses."""
+    return max((profiles[name].tp for name in chosen), default=1)

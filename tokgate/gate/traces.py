@@ -1,0 +1,129 @@
+"""Profiler traces of a running server: taken while a workload's requests run, kept, and taken apart."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokgate.analysis.cycles import Cycles, cycles
+from tokgate.analysis.parity_case import Case, CaseRequest
+from tokgate.analysis.step_parts import NoCycles
+from tokgate.config.engine import EngineKind
+from tokgate.errors import LoadFault, UsageFault
+from tokgate.gate.greedy import GreedyClient
+from tokgate.sglang import profiling
+from tokgate.sglang.trace_spans import label
+from tokgate.trace.timeline import read_timeline
+
+_WRITTEN_S = 60.0
+_MARGIN_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The trace of one workload on one server.
+
+    Attributes:
+        files: of each rank; empty when none was written.
+        cycles: of rank 0; ``None`` when there are none to be told.
+        why: then, what is absent.
+    """
+
+    files: tuple[Path, ...]
+    cycles: Cycles | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to trace.
+
+    Attributes:
+        prompts: token ids of the requests that run at once.
+        steps: decode steps to record; those of prefill come on top.
+        tokens_a_step: most tokens that a step can give a request.
+        version, kind: of the engine.
+        ranks: that write a file each.
+    """
+
+    prompts: Sequence[Sequence[int]]
+    steps: int
+    tokens_a_step: int
+    version: str
+    kind: EngineKind
+    ranks: int = 1
+
+    @property
+    def case(self) -> Case:
+        """The requests, long enough that none ends before the last recorded step."""
+        new_tokens = (self.steps + 2) * self.tokens_a_step + _MARGIN_TOKENS
+        return Case(
+            requests=[CaseRequest(prompt_ids=list(ids), new_tokens=new_tokens) for ids in self.prompts]
+        )
+
+
+def capture(url: str, folder: Path, asked: Request, *, timeout_s: float) -> Traced:
+    """Record a few steps of a server that does nothing else.
+
+    Profiling starts before the requests come, so that the requests cannot be over before it does.
+
+    Args:
+        folder: made; must hold no other trace.
+
+    Raises:
+        LoadFault: the server does not answer, or refuses to profile.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    # A prefill is a pass too; a batch's prompts may take several.
+    passes = asked.steps + 1 + (len(asked.prompts) > 1)
+    body = profiling.request(folder, steps=passes, version=asked.version, kind=asked.kind)
+    _post(url + profiling.START, body, timeout_s)
+    GreedyClient(url, timeout_s).answer(asked.case)
+    if not profiling.trace_files(folder):
+        _post(url + profiling.STOP, {}, timeout_s)
+    return read(_written(folder, asked.ranks))
+
+
+def read(files: Sequence[Path]) -> Traced:
+    """Take the first rank's trace apart."""
+    if not files:
+        return Traced((), None, "the server wrote no trace")
+    try:
+        return Traced(tuple(files), cycles(read_timeline(files[0], label)))
+    except (NoCycles, UsageFault) as reason:
+        return Traced(tuple(files), None, str(reason))
+
+
+def _written(folder: Path, ranks: int) -> list[Path]:
+    """The traces, once every rank has written its own and none grows any more."""
+    until = time.monotonic() + _WRITTEN_S
+    before: dict[Path, int] = {}
+    while True:
+        now = {path: path.stat().st_size for path in profiling.trace_files(folder)}
+        if (len(now) >= ranks and now == before) or time.monotonic() > until:
+            return list(now)
+        before = now
+        time.sleep(0.2)
+
+
+def _post(address: str, body: Mapping[str, Any], timeout_s: float) -> None:
+    """Raises:
+    LoadFault: no answer, or another than 200.
+    """
+    data = json.dumps(body).encode()
+    request = urllib.request.Request(address, data, {"Content-Type": "application/json"}, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as reply:
+            reply.read()
+    except urllib.error.HTTPError as error:
+        detail = error.read(300).decode("utf-8", "replace")
+        raise LoadFault(f"{address}: HTTP {error.code}", [detail] if detail else []) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise LoadFault(f"{address}: no answer: {error}") from error
