@@ -162,6 +162,60 @@ def test_gate_workflow_runs_against_the_emulator(clone: Path, env: dict[str, str
     assert "run 4711 of the CI" in accepted.read_text()
 
 
+def emulated_version(tmp_path: Path, version: str) -> None:
+    """An environment of that version as `ci.airgap unpack` leaves it, but emulated."""
+    folder = tmp_path / "tokgate-home" / "environments" / f"sglang-{version}"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    (folder / "engine.yaml").write_text(f"kind: emulated\nversion: {version}\nscenario: steady\n")
+
+
+ONE_BUMP = "--profiles baseline --workloads chat-bs1 --metrics output_tok_s --runs 2 --blocks 3 --parity none"
+
+
+def bumped(clone: Path, env: dict[str, str], tmp_path: Path, options: str) -> tuple[Job, bool]:
+    """A change of the pin; both versions lie unpacked on the runner, and are the same emulated engine."""
+    old = (ROOT / "ci" / "sglang.pin").read_text().strip()
+    pin(clone, "0.5.16")
+    for version in (old, "0.5.16"):
+        emulated_version(tmp_path, version)
+    env = {**env, "TOKGATE_ENGINE": "", "TOKGATE_BUMP_OPTIONS": options}
+    needs = {"decide": decided(clone, env, tmp_path)}
+    told = {"TOKGATE_TITLE": needs["decide"]["reason"], "TOKGATE_VERSIONS": needs["decide"]["versions"]}
+    job = Job(clone, {**env, **told}, tmp_path)
+    green = job.run(workflow(FOLDER / "gate.yml")["jobs"]["gpu"], needs)
+    assert list(job.ran) == [
+        "bash ci/setup_runner.sh",
+        "bash ci/engine.sh",
+        "bash ci/bump.sh --wait-gpu-s 1800",
+        "bash ci/reap.sh",
+        "bash ci/report.sh",
+    ], job.said
+    comment = (clone / "ci-report" / "comment.md").read_text().splitlines()
+    assert comment[:2] == ["<!-- tokgate -->", f"### tokgate: ci/sglang.pin: {old} -> 0.5.16"]
+    assert len(comment) < 60
+    return job, green
+
+
+def test_bump_workflow_compares_the_two_pins(clone: Path, env: dict[str, str], tmp_path: Path) -> None:
+    """Planned only, so that it is quick."""
+    job, green = bumped(clone, env, tmp_path, f"{ONE_BUMP} --dry-run")
+    assert green, job.said
+    old = (ROOT / "ci" / "sglang.pin").read_text().strip()
+    assert f"--from {old}: the pin of origin/main; --to 0.5.16" in job.said
+
+
+@pytest.mark.slow
+def test_bump_workflow_measures_against_the_emulator(
+    clone: Path, env: dict[str, str], tmp_path: Path
+) -> None:
+    job, green = bumped(clone, env, tmp_path, ONE_BUMP)
+    assert green, job.said
+    comment = (clone / "ci-report" / "comment.md").read_text().splitlines()
+    assert any("chat-bs1[baseline]" in line and line.startswith("|") for line in comment), comment
+    assert not (clone / "ci-report" / "baselines.patch").exists()  # a bump has no baselines
+
+
 def test_report_of_a_job_that_died_before_the_gate(clone: Path, env: dict[str, str]) -> None:
     done = subprocess.run(["bash", "ci/report.sh", "out"], cwd=clone, env={**os.environ, **env}, check=False)
     assert done.returncode == 0
