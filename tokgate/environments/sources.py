@@ -90,7 +90,8 @@ def _of_commit(wanted: Wanted, root: Path, say: Say) -> Built:
             project = clone / "python"
         if not _is_project(project):
             raise UsageFault(f"commit {commit[:12]} holds no project", ["name it by #subdirectory=DIR"])
-        key = f"{commit}-{project.relative_to(clone).as_posix().replace('/', '-')}"
+        below = project.relative_to(clone).parts
+        key = "-".join([commit, *below])
         return Built(
             _built(root / FOLDER / key, lambda _: project, say), f"commit {commit}", f"commit-{commit[:12]}"
         )
