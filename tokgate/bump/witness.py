@@ -18,8 +18,7 @@ from tokgate.gate.blocks import Arm
 from tokgate.gate.facts import ServerFacts, read_facts
 from tokgate.gate.greedy import GreedyClient
 from tokgate.gate.measurement import Started
-from tokgate.gate.parity import Answers, ask, cases
-from tokgate.gate.parity import SMALL_VOCABULARY
+from tokgate.gate.parity import SMALL_VOCABULARY, Answers, ask, cases
 from tokgate.server.running import Server
 from tokgate.sglang.http import read_server_info
 from tokgate.verdict import Kind, Verdict

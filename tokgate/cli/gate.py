@@ -188,16 +188,14 @@ def _side_by_side(folder: Path, arguments: list[str], gpus: Sequence[int], stric
     ended: dict[str, Ended] = {}
     # Shares of one size have GPUs of their own; larger ones get theirs when those are free again.
     for _, side_by_side in groupby(shares, key=lambda share: len(share.gpus)):
-        ended |= _wave(folder, arguments, list(side_by_side), junit, scratch)
+        ended |= _wave(folder, arguments, list(side_by_side), junit)
         if any(end.status == PYTEST_INTERRUPTED or end.status < 0 for end in ended.values()):
             break
     _summary(ended, {**setup.not_applicable, **left_out(setup, gpus)}, request.results)
     return _exit_code(list(ended.values()), strict)
 
 
-def _wave(
-    folder: Path, arguments: list[str], shares: Sequence[Share], junit: Path, scratch: Path
-) -> dict[str, Ended]:
+def _wave(folder: Path, arguments: list[str], shares: Sequence[Share], junit: Path) -> dict[str, Ended]:
     """Shares side by side, until all have ended; by the share's name."""
     children = [
         _Child(

@@ -13,6 +13,7 @@ from tokgate.analysis.parity_case import Case
 from tokgate.config.gate import ParitySizes
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
+from tokgate.environments import installed
 from tokgate.errors import ResultsUnwritable, TokgateError, UsageFault
 from tokgate.gate import modelstore, parity, upkeep
 from tokgate.gate.campaign import Campaign, Planned, Visit
@@ -76,6 +77,7 @@ class Run:
             warnings = stack.enter_context(claim(setup))
             self.results = Results(setup.request.results, self._facts(profiles, workloads, warnings, not_run))
             stack.callback(self._end)
+            self._write(partial(installed.keep, setup.engine, self.results.folder))
             self._starter = Starter(setup, self.results)
             self.cases = self._cases() if with_parity else {}
             # A verdict that two rules may reach, the stored baseline's and the blocks', gives half of alpha to each.
