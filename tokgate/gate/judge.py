@@ -36,6 +36,8 @@ SPEED = "decode_tok_s"
 ALL_REJECTED = 1.02
 """An accept length below this is the bonus token alone."""
 
+REJECTED = "every draft is rejected: the draft is not used, or gets the wrong hidden states"
+
 
 class Judge:
     """Turns figures into verdicts.
@@ -73,6 +75,28 @@ class Judge:
             kind, headline = stop
             return JudgedCase(measured, metric, "s", measured.series(metric)).verdict(kind, headline)
         return self.against_baseline(measured, metric)
+
+    def memory(self, starts: Starts, metric: str) -> Verdict:
+        """Memory that a server took, against the stored baseline."""
+        measured = starts.measured
+        identity = measured.samples[0].identity
+        stored = baselines.read(self._stored, identity.host_class, identity.profile, identity.workload)
+        recorded = stored is not None and bool(stored.series(metric))
+        runs, unit = measured.series(metric), self._limit(metric).unit
+        case = JudgedCase(measured, metric, unit, runs)
+        if not runs and not recorded:
+            return case.verdict(Kind.NOT_APPLICABLE, f"{metric}: neither this host nor the engine tells it")
+        if stored is not None and not recorded:
+            return case.verdict(
+                Kind.INCONCLUSIVE,
+                f"{metric}: {figure(fmean(runs))} {unit}, the stored baseline was recorded without it",
+                next_command=self._accept,
+            )
+        return self.against_baseline(measured, metric)
+
+    def gates(self, metric: str) -> bool:
+        """Whether gate.yaml has a limit for a metric."""
+        return metric in self._gate.metrics
 
     def against_baseline(self, measured: Measured, metric: str, *, concurrency: int = 1) -> Verdict:
         """One gated metric of a case against its stored baseline.
@@ -162,6 +186,20 @@ class Judge:
             },
         )
 
+    def stored_accept_length(self, measured: Measured) -> Verdict:
+        """Accept length of a model whose is not known beforehand, against the stored baseline.
+
+        One of 1.00 is no figure to be compared: the draft is not used.
+        """
+        runs = measured.series("accept_length")
+        if not runs or max(runs) >= ALL_REJECTED:
+            return self.against_baseline(measured, "accept_length")
+        return JudgedCase(measured, "accept_length", "tokens", runs).verdict(
+            Kind.MISCONFIGURED,
+            f"accept_length: {max(runs):.2f} tokens: the draft is not used",
+            (REJECTED, "no baseline was looked at: this is no change of speed"),
+        )
+
     def accept_length(self, measured: Measured, predicted: Sequence[int]) -> Verdict:
         """Accept length of a synthetic pair: verify passes request by request, compared exactly.
 
@@ -196,7 +234,7 @@ class Judge:
         kind = Kind.REGRESSION if now < expected else Kind.IMPROVED
         if now < ALL_REJECTED:
             kind = Kind.MISCONFIGURED
-            body.append("every draft is rejected: the draft is not used, or gets the wrong hidden states")
+            body.append(REJECTED)
         return case.verdict(
             kind,
             f"accept_length: {now:.3f} vs {expected:.3f} tokens predicted, {len(off)} of {compared} differ",

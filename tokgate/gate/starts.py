@@ -121,7 +121,8 @@ def verdict(starts: Starts) -> Verdict:
         raise starts.fault
     first = starts.good[0]
     metrics = first.sample.metrics
-    phases = {name.removesuffix("_s"): value for name, value in metrics.items() if name != "startup_s"}
+    seconds = {name: value for name, value in metrics.items() if name.endswith("_s") and name != "startup_s"}
+    phases = {name.removesuffix("_s"): value for name, value in seconds.items()}
     slowest = sorted(phases, key=lambda name: -phases[name])[:3]
     headline = (
         f"ready and generating after {figure(metrics['startup_s'])} s "

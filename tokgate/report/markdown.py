@@ -1,9 +1,10 @@
-"""A run as Markdown: table first, then every message that is not green."""
+"""A run as Markdown: table first, then every message that is not green, then the ranks of every start."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokgate.report import ranks
 from tokgate.report.rows import counts, rows
 from tokgate.report.speculation_table import markdown, speculation_rows
 from tokgate.verdict import Verdict
@@ -32,4 +33,8 @@ def report(header: Sequence[str], verdicts: Sequence[Verdict]) -> str:
     for verdict in verdicts:
         if verdict.outcome != "green":
             lines += ["", "```", verdict.text(), "```"]
+    if tables := ranks.rank_tables(verdicts):
+        lines += ["", "## Ranks, versions and environment", ""]
+        for table in tables:
+            lines += ranks.markdown(table)
     return "\n".join([*lines, ""])

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tokgate.report import ranks
 from tokgate.report.rows import counts, rows
 from tokgate.report.speculation_table import plain, speculation_rows
 from tokgate.verdict import Verdict
@@ -40,6 +41,8 @@ def summary_lines(
     lines = _lines(table(verdicts), width, color) if verdicts else ["no verdict was reached"]
     lines += plain(speculation_rows(verdicts))
     lines += [f"not applicable: {name}: {reason}" for name, reason in not_applicable.items()]
+    for found in ranks.rank_tables(verdicts):
+        lines += ranks.lines(found) if found.telling else []
     if verdicts:
         lines.append(counts(verdicts))
     lines.append(f"results: {folder}")
