@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.tensor_parallel_host import ROOT, SHELL, Host
@@ -18,12 +20,54 @@ from tokgate.host.lock import GpuLocks, runtime_dir
 PROFILES = ("tp2-baseline", "tp2-eagle3-graphs", "tp2-eagle3-eager")
 TESTS = [f"perf_tests/test_{name}.py" for name in ("startup", "throughput", "speculation", "cuda_graphs")]
 STARTUP = ("perf_tests/test_startup.py::test_startup",)
-START_S = 75.0
-"""What a start of two ranks is taken to last, before one was seen."""
-MEASURE_S = 20.0
-END_S = 12.0
-# To interrupt what is not done, to see the queued gate get its GPU and end it, and to accept.
-RESERVE_S = 55.0
+SPEED = "chat-bs1"
+# Seconds on two H200s (tests/assets/h200-x2, 8 B, 2 requests of 512 tokens a run): one start, three at once,
+# a run and the warm-up before the first, a server that ends, and pytest until the first start.
+ALONE_S, TOGETHER_S, END_S, COLLECT_S = 71.0, 90.0, 6.0, 5.0
+RUN_S = {"tp2-baseline": 4.0, "tp2-eagle3-graphs": 4.0, "tp2-eagle3-eager": 21.0}
+# To accept and to see the queued gate get its GPU.
+RESERVE_S = 15.0
+INTERRUPT_S = 12.0
+"""From one signal to the next, when a gate does not end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one gate measures.
+
+    Attributes:
+        profiles: in the order of their servers.
+        runs: of the workload, on each.
+        together: how many servers start at once. More than one saves starts, and their figures are then kept
+            under a name of their own (docs/decisions/start-together.md).
+    """
+
+    profiles: tuple[str, ...]
+    runs: int
+    together: int = 1
+
+    def seconds(self, start_s: float | None = None) -> float:
+        """How long it is expected to take.
+
+        Args:
+            start_s: of three servers that were started beside each other on this host, where one saw it.
+        """
+        together_s = TOGETHER_S if start_s is None else start_s
+        alone_s = ALONE_S if start_s is None else start_s * ALONE_S / TOGETHER_S
+        starts_s = together_s if self.together > 1 else alone_s * len(self.profiles)
+        measured_s = sum((self.runs + 1) * RUN_S[name] for name in self.profiles)
+        return COLLECT_S + starts_s + measured_s + END_S * len(self.profiles)
+
+
+def plan(left_s: float, start_s: float | None = None) -> Plan | None:
+    """The best plan for which there is time: all profiles before many runs, alone before together.
+
+    Returns:
+        ``None``: there is no time for one profile.
+    """
+    whole = [Plan(PROFILES, 5), Plan(PROFILES, 3), Plan(PROFILES, 3, 3), Plan(PROFILES, 2, 3)]
+    fewer = [Plan(PROFILES[:count], 3) for count in (2, 1)]
+    return next((own for own in (*whole, *fewer) if own.seconds(start_s) <= left_s - RESERVE_S), None)
 
 
 class Gate:
@@ -69,7 +113,11 @@ class Gate:
 
     def wait(self, seconds: float) -> int | None:
         """Its exit code; after so long it is interrupted, and killed when that does not help."""
-        for number, more_s in ((signal.SIGINT, seconds), (signal.SIGTERM, END_S), (signal.SIGKILL, 5.0)):
+        for number, more_s in (
+            (signal.SIGINT, seconds),
+            (signal.SIGTERM, INTERRUPT_S),
+            (signal.SIGKILL, 5.0),
+        ):
             try:
                 return self.process.wait(more_s)
             except subprocess.TimeoutExpired:
@@ -111,15 +159,15 @@ def gate(host: Host, start_s: float | None) -> None:
         for what in ("a gate of profiles on two GPUs", "baselines under the class of two GPUs"):
             host.say("gate", what, None, "this host has no two GPUs")
         return
-    # The first phase found no compiled kernels and shared the host with two other servers.
-    each_s = (START_S if start_s is None else start_s / 2) + MEASURE_S
-    fitting = int((host.left_s - RESERVE_S) / each_s)
-    if fitting < 1:
+    planned = plan(host.left_s, start_s)
+    if planned is None:
         host.say("gate", "a gate of profiles on two GPUs", None, f"{host.left_s:.0f} s are left")
         return
-    names = PROFILES[: min(fitting, len(PROFILES))]
-    runs = 5 if host.left_s > len(PROFILES) * each_s + 60 else 3
-    two = Gate(host, "two", f"--profiles={','.join(names)}", "--workloads=chat-bs1", f"--runs={runs}", *TESTS)
+    host.write("plan", {**asdict(planned), "expected_s": planned.seconds(start_s), "left_s": host.left_s})
+    two = Gate(
+        host, "two", f"--profiles={','.join(planned.profiles)}", f"--workloads={SPEED}", f"--runs={planned.runs}",
+        f"--start-together={planned.together}", *TESTS,
+    )  # fmt: skip
     while not two.has_claimed() and two.process.poll() is None and time.monotonic() - two.began_s < 60:
         time.sleep(0.1)
     _beside(host, found)
@@ -132,8 +180,9 @@ def gate(host: Host, start_s: float | None) -> None:
         early = early or (queued.has_claimed() and two.is_running())
         time.sleep(0.1)
     code = two.wait(0.0 if two.process.poll() is None else 5.0)
+    # First what took the time: the baselines.
+    _figures(host, two, code, planned.profiles)
     _queued(host, queued, early)
-    _figures(host, two, code, names)
 
 
 def _beside(host: Host, found: list[str]) -> None:
@@ -186,7 +235,7 @@ def _figures(host: Host, two: Gate, code: int | None, names: tuple[str, ...]) ->
         figures = [
             v
             for v in verdicts
-            if v.subject == f"chat-bs1[{name}]" and v.evidence.get("metric") == "output_tok_s"
+            if v.subject == f"{SPEED}[{name}]" and v.evidence.get("metric") == "output_tok_s"
         ]
         host.say("gate", f"output_tok_s of {name}", bool(figures), figures[0].line if figures else "none")
     odd = [v.headline for v in verdicts if v.subject.startswith("startup[") and "odd rank" in v.headline]
@@ -196,9 +245,11 @@ def _figures(host: Host, two: Gate, code: int | None, names: tuple[str, ...]) ->
 
 def _accept(host: Host, run: Path, results: Path) -> None:
     baselines = host.out / "baselines"
+    count = json.loads((host.out / "plan.json").read_text(encoding="utf-8"))["together"]
+    together = f", {count} servers started together" if count > 1 else ""
     done = subprocess.run(
         [sys.executable, "-m", "tokgate", "accept", run.name, f"--results={results}", f"--baselines={baselines}",
-         "--reason=first run on two GPUs"],
+         "--reason=first run on two GPUs" + together],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=60, env=_plain(),
     )  # fmt: skip
     classes = sorted(path.name for path in baselines.glob("*")) if baselines.is_dir() else []

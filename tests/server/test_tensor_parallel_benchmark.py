@@ -6,10 +6,13 @@ import gzip
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.tensor_parallel import compile_engine
+from benchmarks.tensor_parallel_exchange import waits
 from benchmarks.tensor_parallel_host import Host, Seen
 from benchmarks.tensor_parallel_parts import nccl_share
 from tokgate.config.engine import emulated_engine
@@ -41,6 +44,38 @@ def test_share_of_nccl_in_a_trace(tmp_path: Path) -> None:
     }
     file.write_bytes(b"cut short")
     assert nccl_share(file) == {}
+
+
+def test_who_waited_in_an_exchange_and_who_was_only_slow(tmp_path: Path) -> None:
+    def rank(name: str, *own: tuple[float, float]) -> Path:
+        file = tmp_path / name
+        events = [_kernel("ncclDevKernel_AllReduce", at_us, for_us) for at_us, for_us in own]
+        file.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+        return file
+
+    late = rank("late", (500, 10), (1000, 7), (2000, 7))
+    early = rank("early", (10, 500), (1000, 7), (2000, 7))
+    found = waits(early, late)
+    assert (found.long, found.long_ms, found.explained_ms, found.row) == (1, 0.5, 0.49, 1)
+    assert waits(late, early).long == 0
+    # Long on both, begun together: the link is slow, and nobody waited for anybody.
+    link = [rank(name, (0, 500), (1000, 500)) for name in ("a", "b")]
+    assert (waits(*link).long_ms, waits(*link).explained_ms) == (1.0, 0.0)
+    with pytest.raises(ValueError, match="early has 3 exchanges, b 2"):
+        waits(early, link[1])
+
+
+def test_the_engine_is_compiled_although_the_image_forbids_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "part.py").write_text("WORD = 1\n")
+    folders = (str(tmp_path / "engine"), str(tmp_path / "not there"))
+    engine = replace(emulated_engine(), kind="gpu", python=sys.executable, pythonpath=folders)
+    compile_engine(Host(engine, "", "", tmp_path, until_s=0.0))
+    assert list((tmp_path / "engine" / "__pycache__").glob("part.*.pyc"))
+    assert json.loads((tmp_path / "bytecode.json").read_text())["said"] == "done"
 
 
 def test_what_was_left_out_is_not_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
