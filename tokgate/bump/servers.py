@@ -29,7 +29,6 @@ def benches(setup: Setup, folder: Path, parity: Sequence[str]) -> MakeBench:
             setup.gate.parity.get(setup.engine.kind, ParitySizes()),
             parity,
             folder / "parity",
-            with_floor=setup.engine.kind != "emulated",
             limit_s=setup.gate.deadlines.request_total_s,
         )
         if any((below / "blocks").glob("*.json")):

@@ -16,9 +16,9 @@ from tokgate.errors import LoadFault
 from tokgate.gate import modelstore
 from tokgate.gate.blocks import Arm
 from tokgate.gate.facts import ServerFacts, read_facts
+from tokgate.gate.greedy import GreedyClient
 from tokgate.gate.measurement import Started
-from tokgate.gate.parity import Answers, ask, cases
-from tokgate.gate.run import SMALL_VOCABULARY
+from tokgate.gate.parity import SMALL_VOCABULARY, Answers, ask, cases
 from tokgate.server.running import Server
 from tokgate.sglang.http import read_server_info
 from tokgate.verdict import Kind, Verdict
@@ -35,8 +35,6 @@ class Witness:
         sizes: of the cases of greedy parity.
         parity: names of the cases; put to each side of a profile once.
         folder: where a diverging case is written.
-        with_floor: measure how far the old version's own gaps move; not on an emulated engine, whose
-            log-probabilities are made up.
         limit_s: longest wait for an answer.
     """
 
@@ -47,7 +45,6 @@ class Witness:
         parity: Collection[str],
         folder: Path,
         *,
-        with_floor: bool,
         limit_s: float,
     ) -> None:
         self._sides = sides
@@ -55,7 +52,6 @@ class Witness:
         self._parity_names = parity
         self._cases: dict[str, Case] = {}
         self._folder = folder
-        self._with_floor = with_floor
         self._limit_s = limit_s
         self._answers: dict[tuple[str, Side], dict[str, Answers]] = {}
         self._settled: set[str] = set()
@@ -105,13 +101,7 @@ class Witness:
         began_s = time.monotonic()
         try:
             with server.watch("greedy parity"):
-                return ask(
-                    server.url,
-                    case,
-                    as_reference=as_reference,
-                    with_floor=self._with_floor,
-                    timeout_s=self._limit_s,
-                )
+                return ask(GreedyClient(server.url, self._limit_s), case, as_reference=as_reference)
         except LoadFault as fault:
             server.ensure_alive()
             waited_s = time.monotonic() - began_s
