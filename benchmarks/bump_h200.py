@@ -189,12 +189,8 @@ def _witnessed(sides: Sides) -> dict[str, tuple[str, Side]]:
     """Greedy answers of old against new; the other arms answer under a name of their own, compared with nobody."""
     found: dict[str, tuple[str, Side]] = {}
     for arm, (profile, purpose) in sides.items():
-        if purpose == "old":
-            found[arm] = (profile, "old")
-        elif purpose == "new":
-            found[arm] = (profile, "new")
-        else:
-            found[arm] = (f"{profile}-{purpose}", "new")
+        judged = purpose in ("old", "new")
+        found[arm] = (profile if judged else f"{profile}-{purpose}", "old" if purpose == "old" else "new")
     return found
 
 
