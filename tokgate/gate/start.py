@@ -12,7 +12,7 @@ from pathlib import Path
 from tokgate import baselines
 from tokgate.config.gate import PhaseFloors
 from tokgate.config.profiles import Model, Profile
-from tokgate.errors import Misconfigured, UsageFault
+from tokgate.errors import EngineFault, Misconfigured, UsageFault
 from tokgate.gate import hub, modelstore
 from tokgate.gate.results import Shelf
 from tokgate.gate.setup import Setup
@@ -24,11 +24,11 @@ from tokgate.server.spec import LaunchSpec
 from tokgate.sglang.flags import server_arguments
 
 HOST = "127.0.0.1"
-STARTUP = "startup"
-"""The workload name under which start-up times are stored and judged."""
 
 LONGER_ALLOWED = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 
+STARTUP = baselines.STARTUP
+"""The workload name under which start-up times are stored and judged."""
 STARTUP_TOGETHER = "startup-together"
 """The same of servers that were started at the same time: slower, and no match for those started alone."""
 
@@ -165,22 +165,26 @@ class Starter:
                 # Launches of an emulated engine are alike unless they are told apart.
                 argv += ["--launch-seed", str((self._launch_seed or 0) + number)]
         argv += setup.request.engine_flags
-        return start(
-            LaunchSpec(
-                profile=profile,
-                engine=engine,
-                argv=tuple(argv),
-                env=self._environment(profile, arguments.env),
-                host=HOST,
-                port=port,
-                log_path=self._results.folder / "logs" / f"{profile.name}-{number}.log",
-                forensics_dir=self._results.folder / "forensics",
-                deadlines=setup.gate.deadlines.floors.get(engine.kind, PhaseFloors()),
-                usual_time_factor=setup.gate.deadlines.usual_time_factor,
-                usual_s=self._usual_s(profile),
-                teardown_s=setup.gate.deadlines.teardown_s,
-            )
+        launch = LaunchSpec(
+            profile=profile,
+            engine=engine,
+            argv=tuple(argv),
+            env=self._environment(profile, arguments.env),
+            host=HOST,
+            port=port,
+            log_path=self._results.folder / "logs" / f"{profile.name}-{number}.log",
+            forensics_dir=self._results.folder / "forensics",
+            deadlines=setup.gate.deadlines.floors.get(engine.kind, PhaseFloors()),
+            usual_time_factor=setup.gate.deadlines.usual_time_factor,
+            usual_s=self._usual_s(profile),
+            teardown_s=setup.gate.deadlines.teardown_s,
         )
+        try:
+            return start(launch)
+        except EngineFault as fault:
+            # Where the profile's words are known to mean trouble on this version, that may be the reason.
+            fault.details = (*fault.details, *(f"of SGLang {engine.version}: {n}" for n in arguments.notes))
+            raise
 
     def _check(self, profile: Profile, algorithm: str, target: Path, draft: Path) -> None:
         try:
@@ -219,7 +223,8 @@ class Starter:
         usual: dict[str, float] = {}
         for session in stored.sessions:
             for metric, values in session.samples.items():
-                usual[metric.removesuffix("_s")] = max(values)
+                if metric.endswith("_s"):
+                    usual[metric.removesuffix("_s")] = max(values)
         return usual
 
 
