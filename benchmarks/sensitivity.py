@@ -4,7 +4,8 @@
 
 A `tiny` pair is served with EAGLE-3 by the CPU engine. Faults of weights and flags are put into a copy of
 the pair, those of the cache and of positions into the running code (:mod:`benchmarks.planted_server`).
-Results are added to ``--out``; faults that are there already are not run again. ``--write`` puts the table into
+Results are added to ``--out``; faults that are there already are not run again (those of the table in the docs are in
+benchmarks/sensitivity_results.jsonl). ``--write`` puts the table into
 docs/explanation/synthetic_pair.md.
 """
 
