@@ -118,10 +118,11 @@ class Trials:
     def write_assets(self) -> Path:
         """Messages, evidence and rows without the machine's paths, and all of them in one archive."""
         folder: Path = self.options.out / "assets"
-        for name in self.rows:
+        folder.mkdir(exist_ok=True)
+        for name in (*self.rows, *self.left_out):
             source = self.options.out / name
-            for path in (*sorted(source.glob("*.txt")), source / "row.json"):
-                if path.name != "output.txt":
+            for path in (*sorted(source.glob("*.txt")), *source.glob("row.json")):
+                if path.name != "output.txt" or (name in self.left_out and path.stat().st_size):
                     target = folder / name / path.name
                     target.parent.mkdir(parents=True, exist_ok=True)
                     text = self._scrubbed(path.read_text(encoding="utf-8", errors="replace"))
