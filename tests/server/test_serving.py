@@ -84,7 +84,9 @@ def test_a_death_while_the_watch_begins_is_noticed(
 
         monkeypatch.setattr(server._group, "descriptors", late)
         with pytest.raises(Exited, match="detokenizer"), server.watch("decode", on_death=told.set):
-            assert told.wait(30)
+            # Not asserted in here: the death takes the place of any exception of the body.
+            told.wait(15)
+    assert told.is_set()
 
 
 def test_ignored_term_is_a_hang_in_teardown(fake_spec: SpecMaker, golden: Golden, lateness: Lateness) -> None:
