@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import yaml
 
 from tests.gate.runs import ROOT, Finished, gate, tokgate
 from tokgate.baselines import digest
+from tokgate.gate.measurement import Started
+from tokgate.gate.starts import Starts
+from tokgate.load.sample import Sample
 from tokgate.verdict import Kind
 
 QUICK = ("--engine=emulated:steady", "--profiles=baseline")
@@ -53,6 +57,18 @@ def test_no_start_hangs_without_the_fault_and_the_bound_of_the_rate_is_said(tmp_
     assert verdict.headline.startswith("none of 5 starts hung (0 %, 95 % CI 0..52 %); ready and generating")
     assert verdict.evidence["hang_rate"]["trials"] == 5  # type: ignore[index]
     assert run.code == 0
+
+
+def test_a_stored_phase_of_no_length_is_no_baseline(make_sample: Callable[..., Sample]) -> None:
+    """On a crowded host a phase of milliseconds may pass between two looks: 0 s, and no measurement."""
+    good = Started(make_sample({"imports_s": 0.15}, workload="startup"), Path("s.json"))
+    starts = Starts((good,), {})
+    found = starts.unjudged("imports_s", 0.4, [0.1, 0.0])
+    assert found is not None
+    assert found[0] is Kind.VACUOUS
+    assert "so short that a start of the stored baseline showed none of it" in found[1]
+    assert starts.unjudged("imports_s", 0.4, [0.1, 0.12]) is None
+    assert starts.unjudged("imports_s", 0.4, []) is None
 
 
 def test_starts_that_die_now_and_then_are_not_called_hung(tmp_path: Path) -> None:

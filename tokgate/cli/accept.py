@@ -11,6 +11,7 @@ import typer
 from tokgate import __version__, baselines
 from tokgate.errors import UsageFault
 from tokgate.gate.results import find_run, read_run, read_verdicts
+from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
 from tokgate.load.sample import read_samples
 from tokgate.verdict import Kind
 
@@ -57,7 +58,9 @@ def accept(
     if unknown:
         raise UsageFault(f"run {folder.name} holds no profile {', '.join(sorted(unknown))}")
     samples = [s for s in samples if not s.void and (not wanted or s.identity.profile in wanted)]
-    startups = sorted({m for s in samples if s.identity.workload == baselines.STARTUP for m in s.metrics})
+    startups = sorted(
+        {m for s in samples if s.identity.workload in (STARTUP, STARTUP_TOGETHER) for m in s.metrics}
+    )
     written = baselines.accept(
         stored,
         samples,
@@ -67,6 +70,8 @@ def accept(
         new_epoch=new_epoch,
         tokgate_version=__version__,
     )
+    for warning in facts.get("host_warnings") or ():
+        print(f"note: the host was warned of: {warning}")
     for path in written:
         print(f"wrote {path}")
     if not_run := facts.get("not_run", []):

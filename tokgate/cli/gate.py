@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ import typer
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate import setup as gate_setup
 from tokgate.gate.results import RUN_FILE, read_run, read_verdicts
-from tokgate.gate.share import Share, deal, left_out, numbers
+from tokgate.gate.share import SHARES, Share, deal, left_out, numbers
 from tokgate.verdict import Verdict, exit_code
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -112,10 +113,12 @@ class Ended:
 class _Child:
     """One pytest, run as a child so that a signal to us reaches it and its servers are torn down by it."""
 
-    def __init__(self, folder: Path, arguments: Sequence[str], share: Share | None = None) -> None:
+    def __init__(
+        self, folder: Path, arguments: Sequence[str], share: Share | None = None, shares: int = 1
+    ) -> None:
         # In memory: nothing to remove, however we end.
         self._run_file = os.memfd_create("tokgate-run")
-        env = {**os.environ, RUN_FILE: f"/proc/self/fd/{self._run_file}"}
+        env = {**os.environ, RUN_FILE: f"/proc/self/fd/{self._run_file}", SHARES: str(shares)}
         if share is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, share.gpus))
         self._prefix = f"[GPU {share.name}] " if share else ""
@@ -182,6 +185,18 @@ def _side_by_side(folder: Path, arguments: list[str], gpus: Sequence[int], stric
     shares = deal(setup, gpus, emulated=emulated)
     for share in shares:
         print(f"tokgate: GPU {share.name}: {', '.join(share.profiles)}", flush=True)
+    ended: dict[str, Ended] = {}
+    # Shares of one size have GPUs of their own; larger ones get theirs when those are free again.
+    for _, side_by_side in groupby(shares, key=lambda share: len(share.gpus)):
+        ended |= _wave(folder, arguments, list(side_by_side), junit)
+        if any(end.status == PYTEST_INTERRUPTED or end.status < 0 for end in ended.values()):
+            break
+    _summary(ended, {**setup.not_applicable, **left_out(setup, gpus)}, request.results)
+    return _exit_code(list(ended.values()), strict)
+
+
+def _wave(folder: Path, arguments: list[str], shares: Sequence[Share], junit: Path) -> dict[str, Ended]:
+    """Shares side by side, until all have ended; by the share's name."""
     children = [
         _Child(
             folder,
@@ -191,6 +206,7 @@ def _side_by_side(folder: Path, arguments: list[str], gpus: Sequence[int], stric
                 f"--junitxml={junit.with_name(f'{junit.stem}-gpu{share.name}{junit.suffix}')}",
             ],
             share,
+            len(shares),
         )
         for share in shares
     ]
@@ -207,12 +223,7 @@ def _side_by_side(folder: Path, arguments: list[str], gpus: Sequence[int], stric
             # Never for long at once: a signal is handled between two waits.
             while thread.is_alive():
                 thread.join(0.5)
-    _summary(
-        {share.name: ended[number] for number, share in enumerate(shares)},
-        {**setup.not_applicable, **left_out(setup, gpus)},
-        request.results,
-    )
-    return _exit_code([ended[number] for number in range(len(children))], strict)
+    return {share.name: ended[number] for number, share in enumerate(shares)}
 
 
 def _request(folder: Path, arguments: Sequence[str]) -> tuple[gate_setup.Request, Path]:

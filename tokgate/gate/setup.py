@@ -39,7 +39,10 @@ class Request:
         startup_repeats: how often each profile is launched, at least once; the last server is the one measured.
         faults: fault specs for the emulated engine, ``SPEC`` or ``PROFILE=SPEC``.
         engine_flags: flags passed to the engine as they are, after those of the profile.
+        force: start what the check of target and draft refuses.
         wait_gpu_s: how long to queue for a GPU that another gate holds.
+        budget_minutes: of blocks that settle what is open, in all; ``None``: nothing is settled.
+        reference_engine: ``--reference-engine FILE|NAME``: the build that builds are held against.
         trace_steps: decode steps of each workload to record with the engine's profiler; 0: none.
         start_together: how many servers of a GPU engine are started, and stay up, at once.
     """
@@ -56,7 +59,10 @@ class Request:
     startup_repeats: int = 1
     faults: tuple[str, ...] = ()
     engine_flags: tuple[str, ...] = ()
+    force: bool = False
     wait_gpu_s: float = 0.0
+    budget_minutes: float | None = None
+    reference_engine: str | None = None
     trace_steps: int = 0
     start_together: int = 1
 
@@ -69,7 +75,8 @@ class Setup:
         chosen_because: one phrase for the header: why this engine.
         host_classes: profile -> the folder of its baselines.
         profiles: in the order in which they are run, references first.
-        not_applicable: profile -> why it cannot exist on this engine.
+        not_applicable: profile -> why it cannot be run here: on this engine, or on so few GPUs.
+        reference: engine of the reference build, where one is given.
     """
 
     request: Request
@@ -81,6 +88,7 @@ class Setup:
     profiles: Mapping[str, Profile]
     workloads: Mapping[str, Workload]
     not_applicable: Mapping[str, str] = field(default_factory=dict)
+    reference: Engine | None = None
 
     @property
     def host_class(self) -> str:
@@ -214,7 +222,26 @@ def for_engine(request: Request, engine: Engine, because: str = "given") -> Setu
         profiles=profiles,
         workloads=workloads,
         not_applicable=not_applicable,
+        reference=_reference(request, engine),
     )
+
+
+def _reference(request: Request, engine: Engine) -> Engine | None:
+    if request.budget_minutes is not None and not 0 < request.budget_minutes < float("inf"):
+        raise UsageFault(f"--budget-minutes is a time above 0, got {request.budget_minutes:g}")
+    if request.reference_engine is None:
+        return None
+    if request.budget_minutes is None:
+        raise UsageFault("--reference-engine is launched within a budget: give --budget-minutes too")
+    reference = resolve_engine(request.reference_engine, environments.root())
+    if reference.kind != engine.kind:
+        raise UsageFault(
+            f"--reference-engine {request.reference_engine} is of kind {reference.kind}, the engine under test "
+            f"of kind {engine.kind}: they cannot be compared"
+        )
+    if reference.kind == "emulated":
+        locate(reference.scenario or "founding")
+    return reference
 
 
 def _check_fault(catalogue: Profiles, fault: str) -> None:
