@@ -118,19 +118,19 @@ class Trials:
     def write_assets(self) -> Path:
         """Messages, evidence and rows without the machine's paths, and all of them in one archive."""
         folder: Path = self.options.out / "assets"
-        for name in self.rows:
+        for name in (*self.rows, *self.left_out):
             source = self.options.out / name
-            for path in (*sorted(source.glob("*.txt")), source / "row.json"):
-                if path.name != "output.txt":
-                    target = folder / name / path.name
-                    target.parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            for path in (*sorted(source.glob("*.txt")), *source.glob("row.json")):
+                if path.name != "output.txt" or (name in self.left_out and path.stat().st_size):
                     text = self._scrubbed(path.read_text(encoding="utf-8", errors="replace"))
-                    target.write_text(_bounded(text), encoding="utf-8")
+                    (folder / name / path.name).write_text(_bounded(text), encoding="utf-8")
             log = source / "engine.log"
             if log.is_file():
                 text = self._scrubbed(log.read_text(encoding="utf-8", errors="replace"))
                 with gzip.GzipFile(folder / name / "engine.log.gz", "wb", mtime=0) as packed:
                     packed.write(_bounded(text, 10 * ASSET_BYTES).encode())
+        folder.mkdir(exist_ok=True)
         (folder / "table.md").write_text(self.table() + "\n", encoding="utf-8")
         archive: Path = self.options.out / "assets.tar.gz"
         with tarfile.open(archive, "w:gz") as tar:
