@@ -70,13 +70,51 @@ def arms(count: int = 30_000) -> list[str]:
     return lines
 
 
+LAUNCH_S, RUN_S = 90.0, 2.5
+"""Two servers started together on the H200, ready; one run of 1,024 tokens at batch 1 there."""
+
+
+def minutes(count: int = 4_000) -> list[str]:
+    """GPU minutes until a verdict by runs an arm and by workloads that a block measures, as a Markdown table."""
+    asked = plan(SUITE_ALPHA / VERDICTS)
+    runs_tried, suites = (3, 4, 6, 8, 12, 16), (1, 3, 6)
+    lines = [
+        "| noise | runs an arm | blocks, no change | at -3 % | "
+        + " | ".join(f"minutes, {n} workload{'s' if n > 1 else ''}" for n in suites)
+        + " |",
+        "|---|---|---|---|" + "---|" * len(suites),
+    ]
+    for scenario in scenarios():
+        if scenario.today != 1:
+            continue
+        for runs in runs_tried:
+            rng = np.random.default_rng(5)
+            columns = []
+            for _ in range(20 + asked.blocks_max):
+                a, b = scenario.block(rng, count, runs, 1.0)
+                columns.append(trimmed(b) - trimmed(a))
+            d = np.stack(columns, axis=1)
+            s0 = np.sqrt(np.mean(d[:, :20] ** 2, axis=1))
+            blocks = [
+                float(np.mean(walk(d[:, 20:] + shift, asked, s0).blocks)) for shift in (0.0, np.log1p(-LIMIT))
+            ]
+            each = [(LAUNCH_S + 2 * runs * RUN_S * number) / 60 for number in suites]
+            spent = " | ".join(f"{blocks[0] * m:.0f} / {blocks[1] * m:.0f}" for m in each)
+            lines.append(f"| {scenario.name} | {runs} | {blocks[0]:.1f} | {blocks[1]:.1f} | {spent} |")
+    return lines
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decision_choices", description=__doc__)
     parser.add_argument("--series", type=int, default=60_000, help="without a change; a sixth of it with one")
     parser.add_argument(
         "--arms", action="store_true", help="scatter of a block by runs an arm and trim instead"
     )
+    parser.add_argument("--minutes", action="store_true", help="GPU minutes by runs an arm instead")
     options = parser.parse_args()
+    if options.minutes:
+        print("\n".join(minutes()))
+        return 0
     if options.arms:
         print("\n".join(arms()))
         return 0

@@ -4,6 +4,7 @@
 
     python -m benchmarks.noise --engine FILE --target DIR --out DIR --budget-s 200 [--target-8b DIR]
     python -m benchmarks.noise --analyse DIR        # tables and plots from what the first one wrote
+    python -m benchmarks.noise --stored tests/assets/h200/20261129-143440-583a/samples      # of the kept campaign
 
 One launch of the baseline profile (of each model). Rounds of runs, each round every condition once in random
 order (seeded), until the budget is spent; every run is written at once, with the gaps between all tokens, counters
@@ -160,12 +161,18 @@ def main() -> int:
     parser.add_argument("--budget-s", type=float, default=200.0)
     parser.add_argument("--enough", type=int, default=30, help="runs of each model that count as enough")
     parser.add_argument("--analyse", type=Path, metavar="DIR", help="what an earlier call wrote")
+    parser.add_argument("--stored", type=Path, metavar="DIR", help="Samples of an earlier campaign instead")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "explanation")
     options = parser.parse_args()
     if options.analyse:
         from benchmarks.noise_report import write
 
         write(options.analyse, options.docs)
+        return 0
+    if options.stored:
+        from benchmarks.noise_stored import write as write_stored
+
+        write_stored(options.stored, options.docs / "noise.md")
         return 0
     if options.out is None:
         parser.error("--out is missing")

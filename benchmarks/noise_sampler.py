@@ -38,8 +38,9 @@ def main() -> None:
             row = {"t_s": time.monotonic(), **_canary(), "main_on_cpu": _on_cpu(main_pid), **gpu.read()}
             file.write(json.dumps(row) + "\n")
             file.flush()
-            due += PERIOD_S
-            time.sleep(max(0.0, due - time.monotonic()))
+            # Never behind: after a stop (a run that nobody looks at) it goes on at its pace.
+            due = max(due + PERIOD_S, time.monotonic())
+            time.sleep(due - time.monotonic() if due > time.monotonic() else 0)
 
 
 def _canary() -> dict[str, float]:

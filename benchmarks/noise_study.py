@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -63,7 +65,11 @@ class Study:
     def rounds(self, until_s: float, seed: int = 1) -> None:
         """Runs until the clock says so; a condition that this host refuses is left out from then on."""
         draw = random.Random(seed)
-        self._one("warm-up", write=False)
+        with Sampler(self._out / f"looks-{self.name}.jsonl", self._main or 0, self._cores.canary) as sampler:
+            self._rounds(until_s, draw, sampler)
+
+    def _rounds(self, until_s: float, draw: random.Random, sampler: Sampler) -> None:
+        self._one("warm-up", sampler, write=False)
         longest = 0.0
         while True:
             order = [c for c in CONDITIONS if c not in self.left_out]
@@ -73,19 +79,19 @@ class Study:
                 if began + longest > until_s:
                     return
                 try:
-                    self._one(condition)
+                    self._one(condition, sampler)
                 except OSError as error:
                     self.left_out[condition] = str(error)
                 longest = max(longest, time.monotonic() - began)
 
-    def _one(self, condition: str, *, write: bool = True) -> None:
+    def _one(self, condition: str, sampler: Sampler, *, write: bool = True) -> None:
         server = self._server
         server.ensure_alive()
         server.flush_cache()
         log_at = server.log_path.stat().st_size
         pids = [process.pid for process in server.processes()]
-        watched = self._sampling() if condition not in ("unwatched", "warm-up") else _nothing()
-        with watched as samples, applied(condition, server, self._main, self._cores) as client:
+        quiet = sampler.paused() if condition == "unwatched" else contextlib.nullcontext()
+        with quiet, applied(condition, server, self._main, self._cores) as client:
             before = counters(pids, self._main) | (self._perf.read() if self._perf else {})
             began = time.monotonic()
             got = measure(server.url, self._workload, self._prompts, deadlines=Deadlines(), pin_cpus=client)
@@ -107,7 +113,7 @@ class Study:
             "client_run_delay_s": got.audit.client_run_delay_s,
             "merged": got.audit.merged_read_share,
             "moved": difference(before, after),
-            "samples": samples,
+            "samples": sampler.since(began),
             "log_tok_s": _throughputs(server.log_path, log_at),
             "t_us": [round(1e6 * float(t)) for t in line.t_s],
             "owner": [int(owner) for owner in line.owner],
@@ -116,41 +122,56 @@ class Study:
             file.write(json.dumps(row) + "\n")
         self.runs += 1
 
-    @contextmanager
-    def _sampling(self) -> Iterator[list[dict[str, float]]]:
-        path = self._out / f"looks-{self.name}.tmp"
-        found: list[dict[str, float]] = []
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "benchmarks.noise_sampler",
-                str(path),
-                str(self._main or 0),
-                str(self._cores.canary),
-            ],
-            cwd=ROOT,
-        )
-        until = time.monotonic() + 5
-        while (
-            not (path.exists() and path.stat().st_size)
-            and process.poll() is None
-            and time.monotonic() < until
-        ):
+
+class Sampler:
+    """The process that looks at GPU and CPU while runs are measured. A context manager.
+
+    Args:
+        path: its looks, one JSON object a line.
+        main: process id of the scheduler; 0 when not known.
+        canary: CPU of the fixed work; -1: any.
+    """
+
+    def __init__(self, path: Path, main: int, canary: int) -> None:
+        self._path = path
+        self._at = 0
+        command = [sys.executable, "-m", "benchmarks.noise_sampler", str(path), str(main), str(canary)]
+        self._process = subprocess.Popen(command, cwd=ROOT)
+        until = time.monotonic() + 10
+        while not self._lines() and self._process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
+
+    def _lines(self) -> list[str]:
+        """Whole lines that were not read yet."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._at += len(whole)
+        return whole.decode().splitlines()
+
+    def since(self, began_s: float) -> list[dict[str, float]]:
+        """Looks after a moment of CLOCK_MONOTONIC."""
+        return [look for line in self._lines() if (look := json.loads(line))["t_s"] >= began_s]
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nobody looks while the body runs."""
+        self._process.send_signal(signal.SIGSTOP)
         try:
-            yield found
+            yield
         finally:
-            process.terminate()
-            process.wait(10)
-            if path.exists():
-                found += [json.loads(row) for row in path.read_text().splitlines()]
-                path.unlink()
+            self._process.send_signal(signal.SIGCONT)
 
+    def __enter__(self) -> Sampler:
+        return self
 
-@contextmanager
-def _nothing() -> Iterator[list[dict[str, float]]]:
-    yield []
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(10)
+        self._path.unlink(missing_ok=True)
 
 
 def scheduler(server: Server) -> int | None:

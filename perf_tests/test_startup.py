@@ -30,3 +30,9 @@ def test_startup(server: Visit, run: Run, report: Report) -> None:
 def test_startup_time(server: Visit, metric: str, run: Run, report: Report) -> None:
     """Seconds of the whole start and of its phases against the stored baseline."""
     report(run.judge.startup_time(server.starts(), metric))
+
+
+@pytest.mark.metrics("gpu_memory_mib", "graphs_gb", "kv_cache_tokens")
+def test_memory(server: Visit, metric: str, run: Run, report: Report) -> None:
+    """GPU memory of the server, its CUDA graphs', and the room left for the KV cache, against the baseline."""
+    report(run.judge.memory(server.starts(), metric))

@@ -6,6 +6,7 @@ import datetime
 import math
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,17 @@ from scipy.stats import chi2
 from tests.blocks.conftest import VirtualBench
 from tokgate.analysis.calibration_file import read_calibration
 from tokgate.errors import LoadFault, SampleFault
-from tokgate.gate import calibrations
+from tokgate.gate import calibrating, calibrations
 from tokgate.gate.block_plan import Arm, BlockPlan
 from tokgate.gate.blocks import BlockRunner
-from tokgate.gate.calibrating import calibrate, store
+from tokgate.gate.calibrating import store
 from tokgate.gate.setup import Setup
 from tokgate.load.sample import Identity
 
 LAUNCH_SD = 0.03
+
+# Two runs a launch: each is a file that is synced to the disk.
+calibrate = partial(calibrating.calibrate, runs_per_arm=2)
 
 
 class Hosts:
@@ -76,7 +80,7 @@ def test_a_session_cut_short_is_taken_up_and_ends_as_if_it_had_not_been(
     assert len(read_calibration(file(setup)).sessions[0].blocks) == 3
     hosts, said = Hosts(), []
     (done,) = calibrate(setup, ["baseline"], blocks=6, bench=hosts, say=said.append)
-    assert done.blocks == 6 and hosts.runs == 3 * 8
+    assert done.blocks == 6 and hosts.runs == 3 * 4
     assert said[0].startswith("baseline: going on after block 3 of 6")
     whole = read_calibration(file(setup))
     assert len(whole.sessions) == 1
@@ -94,7 +98,7 @@ def test_the_figures_are_made_again_from_the_stored_samples(setup: Setup) -> Non
     for path in done.files:
         path.unlink()
     arms = tuple(Arm(name, setup.engine, setup.profiles["baseline"]) for name in "AB")
-    plan = BlockPlan(arms, tuple(setup.workloads.values()), seed=100)
+    plan = BlockPlan(arms, tuple(setup.workloads.values()), seed=100, runs_per_arm=2)
     runner = BlockRunner(plan, Hosts()(setup, plan, done.folder), done.folder)
     store(setup, runner, done.folder)
     assert {path: path.read_text() for path in done.files} == before
@@ -121,8 +125,8 @@ def test_a_budget_ends_the_session_before_a_block_that_would_not_fit(setup: Setu
     def clock() -> float:
         return hosts.bench.now_s if hasattr(hosts, "bench") else 0.0
 
-    # A block takes 100 s here: two fit into 250 s.
-    (done,) = calibrate(setup, ["baseline"], blocks=20, minutes=250 / 60, bench=hosts, clock=clock, say=str)
+    # A block takes 80 s here: two fit into 200 s.
+    (done,) = calibrate(setup, ["baseline"], blocks=20, minutes=200 / 60, bench=hosts, clock=clock, say=str)
     assert (done.blocks, done.asked) == (2, 20)
 
 
@@ -136,7 +140,7 @@ def who(setup: Setup, **parts: str) -> Identity:
 
 
 def test_a_calibration_serves_only_what_it_is_of(setup: Setup, plan: BlockPlan) -> None:
-    root = setup.request.baselines
+    root, plan = setup.request.baselines, replace(plan, runs_per_arm=2)
     nothing, remarks = calibrations.known(root, who(setup), "output_tok_s", plan)
     assert nothing is None and "no calibration of output_tok_s chat-bs1[baseline]" in remarks[0]
     calibrate(setup, ["baseline"], blocks=3, bench=Hosts(), say=str)
@@ -150,7 +154,7 @@ def test_a_calibration_serves_only_what_it_is_of(setup: Setup, plan: BlockPlan) 
         found, remarks = calibrations.known(root, change, "output_tok_s", plan)
         assert found is None and f"of something else: {words}" in remarks[0]
     found, remarks = calibrations.known(root, who(setup), "output_tok_s", replace(plan, runs_per_arm=8))
-    assert found is None and "block: calibrated 4 runs an arm" in remarks[0]
+    assert found is None and "block: calibrated 2 runs an arm" in remarks[0]
     file(setup).write_text("schema: 9")
     with pytest.raises(SampleFault, match="not a calibration"):
         calibrations.known(root, who(setup), "output_tok_s", plan)

@@ -100,10 +100,10 @@ def test_a_metric_that_no_block_has_is_no_reason_to_go_on(plan: BlockPlan) -> No
     assert deciding.decisions() == {deciding.questions[0]: None}
 
 
-@pytest.mark.parametrize("history", [HISTORY, None])
-def test_two_hundred_virtual_bumps_are_quick(plan: BlockPlan, history: History | None) -> None:
+@pytest.mark.parametrize(("history", "count"), [(HISTORY, 200), (None, 60)])
+def test_many_virtual_bumps_are_quick(plan: BlockPlan, history: History | None, count: int) -> None:
     alarms = undecided = 0
-    for seed in range(200):
+    for seed in range(count):
         bench = noisy(0.0, seed=seed)
         deciding = asked(plan, bench, history)
         spend([deciding], clock=bench.clock)
@@ -111,4 +111,4 @@ def test_two_hundred_virtual_bumps_are_quick(plan: BlockPlan, history: History |
         alarms += kinds == ["REGRESSION"]
         undecided += kinds == ["INCONCLUSIVE"]
     assert alarms <= 2
-    assert undecided <= 20
+    assert undecided <= count / 10

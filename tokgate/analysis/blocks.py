@@ -111,3 +111,9 @@ def pair(
 def differences(blocks: Sequence[Block]) -> list[float]:
     """ln(candidate / reference) of every block."""
     return [item.difference for item in blocks]
+
+
+def level(blocks: Sequence[Block], *, candidate: bool) -> float:
+    """Geometric mean of one side's trimmed means: the ratio of the two sides' is the change that is judged."""
+    values = [(item.candidate if candidate else item.reference).value for item in blocks]
+    return math.exp(math.fsum(math.log(value) for value in values) / len(values))

@@ -99,9 +99,7 @@ def _notes(decision: Decision, plan: Plan, history: History | None, used: Histor
     if n == 1:
         notes.append("one launch a side: what this launch did and what the build did cannot be told apart")
     if history is None:
-        notes.append(
-            "no calibration for this host class and profile: judged without a history (tokgate calibrate)"
-        )
+        notes.append("no calibration: judged without a history, which takes more blocks")
     elif used is None:
         notes.append(
             f"calibration holds {history.blocks} A/A blocks of {ENOUGH_BLOCKS}: judged without a history"

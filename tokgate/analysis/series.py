@@ -44,6 +44,7 @@ class Series:
         void: runs left out because they are void.
         identity: of the first Sample, ``None`` for a bare list.
         counts: verify counts of every run that has them, for accept length.
+        names: of the launches, in order; empty for a bare list.
     """
 
     unit: str
@@ -52,6 +53,7 @@ class Series:
     void: int = 0
     identity: Identity | None = None
     counts: tuple[Counts, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def runs(self) -> tuple[float, ...]:
@@ -130,6 +132,7 @@ def from_samples(samples: Sequence[Sample], metric: str, better: Better | None =
         void,
         good[0].identity,
         known_counts if len(known_counts) == len(good) else (),
+        tuple(launches),
     )
 
 
@@ -146,6 +149,11 @@ def incomparable(reference: Series, candidate: Series) -> tuple[str, ...]:
             if a != b:
                 found.append(f"{key}: {a} against {b}")
     return tuple(found)
+
+
+def shared_launches(reference: Series, candidate: Series) -> list[str]:
+    """Launches that are on both sides: a build would be held against itself."""
+    return sorted(set(reference.names) & set(candidate.names))
 
 
 def _unit(metric: str) -> str:

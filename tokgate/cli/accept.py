@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from tokgate import __version__, baselines
 from tokgate.errors import UsageFault
 from tokgate.gate.results import find_run, read_run, read_verdicts
-from tokgate.gate.start import STARTUP
+from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
 from tokgate.load.sample import read_samples
 from tokgate.verdict import Kind
 
@@ -57,7 +58,9 @@ def accept(
     if unknown:
         raise UsageFault(f"run {folder.name} holds no profile {', '.join(sorted(unknown))}")
     samples = [s for s in samples if not s.void and (not wanted or s.identity.profile in wanted)]
-    startups = sorted({m for s in samples if s.identity.workload == STARTUP for m in s.metrics})
+    startups = sorted(
+        {m for s in samples if s.identity.workload in (STARTUP, STARTUP_TOGETHER) for m in s.metrics}
+    )
     written = baselines.accept(
         stored,
         samples,
@@ -67,6 +70,12 @@ def accept(
         new_epoch=new_epoch,
         tokgate_version=__version__,
     )
+    for warning in facts.get("host_warnings") or ():
+        print(f"note: the host was warned of: {warning}")
     for path in written:
         print(f"wrote {path}")
+    if not_run := facts.get("not_run", []):
+        counts = Counter(name.partition("[")[0] for name in not_run)
+        said = ", ".join(f"{name} ({number})" for name, number in counts.items())
+        print(f"not the whole gate: {len(not_run)} tests were left out by selection and never ran: {said}")
     print(f"{len(written)} baselines; review with: git diff {stored}")

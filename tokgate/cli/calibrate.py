@@ -17,6 +17,8 @@ from tokgate.gate.block_plan import RUNS_PER_ARM
 if TYPE_CHECKING:
     from tokgate.analysis.calibration import Calibration
 
+IDENTITY = ("engine", "model", "profile_digest", "workload_digest")
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Know the noise before judging by it.")
 
 
@@ -129,12 +131,23 @@ def pool(
     if not count:
         raise SampleFault(f"{samples}: {len(series.launches)} launch; an A/A block is two of the same build")
     who = series.identity
-    found = Calibration(who.host_class, who.profile, who.workload, metric, series.unit, series.better)
+    found = Calibration(
+        who.host_class,
+        who.profile,
+        who.workload,
+        metric,
+        series.unit,
+        series.better,
+        identity={key: str(getattr(who, key)) for key in IDENTITY},
+    )
     if out.exists():
         old = read_calibration(out)
         for key in ("host_class", "profile", "workload", "metric", "unit", "better"):
             if getattr(old, key) != getattr(found, key):
                 raise SampleFault(f"{out} is of {key} '{getattr(old, key)}', not '{getattr(found, key)}'")
+        differing = old.differences(found.identity)
+        if differing:
+            raise SampleFault(f"{out} is of something else: {differing[0]}")
         found = old
     if any(item.started_at == who.started_at for item in found.sessions):
         raise SampleFault(f"{out} holds these launches already (session {who.started_at})")

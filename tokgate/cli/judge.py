@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tokgate.analysis import series as stored
-from tokgate.analysis.blocks import Block, pair
+from tokgate.analysis.blocks import Block, level, pair
 from tokgate.analysis.bootstrap import judge_requests
 from tokgate.analysis.calibration_file import read_calibration
 from tokgate.analysis.decision import Decision
@@ -40,19 +40,20 @@ def command(
     verdicts: Annotated[int, typer.Option(min=1, help="verdicts that share alpha")] = 1,
     blocks_max: Annotated[int, typer.Option(min=3, help="block at which the last test is made")] = 40,
     calibration: Annotated[Path | None, typer.Option(help="file written by tokgate calibrate")] = None,
-    strict_inconclusive: Annotated[
-        bool, typer.Option("--strict-inconclusive", help="exit 3 when undecided")
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Judge build B against build A from stored measurements.
 
     A file holds Samples as the gate stores them, or {"unit", "better", "launches": [[...], ...]} with the
     runs of each launch. Launches are paired in the order measured; a pair is a block. With one launch a side
-    a noisy metric can only be INCONCLUSIVE as to the build.
+    a noisy metric can only be INCONCLUSIVE as to the build. Exit code 3 when undecided.
     """
     if better not in (None, "higher", "lower"):
         raise UsageFault(f"--better is higher or lower, not '{better}'")
+    if reference.exists() and candidate.exists() and reference.samefile(candidate):
+        raise UsageFault(
+            f"A and B are the same: {reference}; a build is judged against another's measurements"
+        )
     a, b = (read(path, metric, better) for path in (reference, candidate))
     verdict = verdict_of(
         a,
@@ -65,7 +66,7 @@ def command(
         print(json.dumps({"verdict": str(verdict.kind), "line": verdict.line, **verdict.evidence}, indent=2))
     else:
         print(verdict.text())
-    raise typer.Exit(exit_code([verdict], strict_inconclusive=strict_inconclusive))
+    raise typer.Exit(exit_code([verdict]))
 
 
 def plan_of(
@@ -157,7 +158,9 @@ def verdict_of(
 ) -> Verdict:
     """The verdict on two series of one metric."""
     name = metric if a.identity is not None else (a.unit or "value")
-    subject = f"{a.identity.workload}[{a.identity.profile}]" if a.identity is not None else "launches"
+    # Named after what is judged; what it is held against is told apart where it is another case.
+    who = b.identity or a.identity
+    subject = f"{who.workload}[{who.profile}]" if who is not None else "launches"
     reasons = stored.incomparable(a, b)
     if reasons:
         return Verdict(
@@ -165,10 +168,11 @@ def verdict_of(
         )
     decision, blocks, unused = decide(a, b, plan, history)
     servers = ratio_interval(b.runs, a.runs)
-    body = [f"note: {note}" for note in decision.notes]
+    body = _against(a, b) + [f"note: {note}" for note in decision.notes]
     body += _figures(decision, plan)
     if decision.n == 1 and blocks:
-        body.append(f"of the servers measured: {servers.text()}")
+        means = f"{servers.numerator_mean:.4g} vs {servers.denominator_mean:.4g}"
+        body.append(f"of the servers measured, all runs: {means}, {servers.text()}")
     if unused:
         body.append(f"not used: {unused} launches without a counterpart")
     if a.void or b.void:
@@ -200,7 +204,11 @@ def decide(
 
 
 def _headline(decision: Decision, a: stored.Series, b: stored.Series, blocks: list[Block], plan: Plan) -> str:
-    mean_a, mean_b = (sum(item.runs) / len(item.runs) for item in (a, b))
+    if blocks:
+        # The levels whose ratio is the change: trimmed means, averaged over blocks on the log scale.
+        mean_a, mean_b = (level(blocks, candidate=side) for side in (False, True))
+    else:
+        mean_a, mean_b = (sum(item.runs) / len(item.runs) for item in (a, b))
     unit = f" {a.unit}" if a.unit else ""
     sign = "-" if plan.better == "higher" else "+"
     count = f"{len(blocks)} block{'s' if len(blocks) != 1 else ''}" if blocks else decision.method
@@ -208,6 +216,21 @@ def _headline(decision: Decision, a: stored.Series, b: stored.Series, blocks: li
         f"{mean_b:.4g} vs {mean_a:.4g}{unit}, {decision.change_text()}, {count}, "
         f"limit {sign}{100 * plan.limit:.1f} %"
     )
+
+
+def _against(a: stored.Series, b: stored.Series) -> list[str]:
+    """What B is held against, where that is not the same case."""
+    if a.identity is None or b.identity is None:
+        return []
+    shared = stored.shared_launches(a, b)
+    lines = [f"both sides hold runs of launch {shared[0]}: held against itself?"] if shared else []
+    if (a.identity.workload, a.identity.profile) != (b.identity.workload, b.identity.profile):
+        lines.append(f"compared with {a.identity.workload}[{a.identity.profile}]")
+    elif a.identity.profile_digest != b.identity.profile_digest:
+        lines.append("compared with a profile of the same name and other settings")
+    if a.identity.sglang_version != b.identity.sglang_version:
+        lines.append(f"SGLang {b.identity.sglang_version} against {a.identity.sglang_version}")
+    return lines
 
 
 def _figures(decision: Decision, plan: Plan) -> list[str]:

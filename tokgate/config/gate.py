@@ -12,11 +12,15 @@ from tokgate.config.engine import EngineKind
 
 
 class Limit(Section):
-    """A gated metric: which direction is better, and the change that fails it, in percent."""
+    """A gated metric: which direction is better, and the change that fails it, in percent.
+
+    ``engines`` names the kinds of engine on which it is gated; empty: all.
+    """
 
     unit: str
     better: Literal["higher", "lower"]
     limit_percent: float = Field(gt=0)
+    engines: list[EngineKind] = []
 
 
 class PhaseFloors(Section):
@@ -104,6 +108,11 @@ class GateFile(Section):
     statistics: Statistics = Statistics()
     void: VoidBounds = VoidBounds()
     parity: dict[EngineKind, ParitySizes] = {}
+
+    def gated(self, metric: str, kind: EngineKind) -> bool:
+        """Whether a metric is gated on a kind of engine."""
+        limit = self.metrics.get(metric)
+        return limit is not None and kind in (limit.engines or [kind])
 
 
 def load_gate(path: Path) -> GateFile:

@@ -80,6 +80,9 @@ class ServerBench:
 
     def _rig(self, number: int, arm: Arm, beside: Callable[[], list[int]]) -> _Rig:
         setup = replace(self._setup, engine=arm.engine)
+        if arm.engine is self._setup.reference:
+            # Planted faults are in the engine under test, never in what it is held against.
+            setup = replace(setup, request=replace(setup.request, faults=()))
         shelf = self._shelves[arm.name]
         seed = self._plan.seed * SEEDS_PER_PLAN + number * len(self._names) + self._names.index(arm.name)
         starter = Starter(setup, shelf, launch_seed=seed)

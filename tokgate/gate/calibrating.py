@@ -109,7 +109,7 @@ def _session(setup: Setup, profile: Profile, runs_per_arm: int, blocks: int) -> 
         runs_per_arm=runs_per_arm,
         together=fit_together(setup, arms) is None,
     )
-    root = setup.request.results / "calibrate" / setup.host_class / profile.name
+    root = setup.request.results / "calibrate" / setup.host_classes[profile.name] / profile.name
     for folder in sorted(root.glob("*T*Z"), reverse=True)[:1]:
         try:
             known = json.loads((folder / "plan.json").read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """Calibrations of a host: A/A blocks become sessions, stored beside the baselines, one file a metric.
 
-``baselines/<host class>/calibration/<profile>/<workload>/<metric>.yaml``
+``baselines/<host class>/calibration/<profile>/<workload>/<metric>.calibration.yaml``
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOLDER = "calibration"
 
 def path_of(root: Path, host_class: str, profile: str, workload: str, metric: str) -> Path:
     """Where the calibration of a metric is stored."""
-    return root / host_class / FOLDER / profile / workload / f"{metric.replace(':', '-')}.yaml"
+    return root / host_class / FOLDER / profile / workload / f"{metric.replace(':', '-')}.calibration.yaml"
 
 
 def form(runs_per_arm: int, together: bool) -> str:
@@ -94,7 +94,7 @@ def _can_be_judged(workload: str, values: Sequence[float], limit: Limit) -> bool
     """Whether a change by the limit would show at all: start-up phases are told apart by a poll."""
     if min(values) <= 0:
         return False
-    return workload != STARTUP or fmean(values) * limit.limit_percent / 100 >= POLL_S
+    return workload != STARTUP or limit.unit != "s" or fmean(values) * limit.limit_percent / 100 >= POLL_S
 
 
 def _runs(measured: Measured, metric: str) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -253,6 +253,22 @@ class Campaign:
         self._current: Visit | None = None
         self._background = ThreadPoolExecutor(len(plan), "visit") if side_by_side else None
         self._begun = False
+        self._tasks: list[Future[None]] = []
+
+    def processes(self) -> list[int]:
+        """Process ids of all servers that are up."""
+        return [process.pid for server in self._pool.servers() for process in server.processes()]
+
+    def make_room(self) -> None:
+        """Measure what is planned for servers that are up, then stop them all: others need the GPU.
+
+        What was measured stays; a server that is asked for again is launched again.
+        """
+        wait(self._tasks)
+        if self._background is None and self._current is not None:
+            self._current.measure_planned()
+        for visit in self._visits.values():
+            self._pool.stop(visit.profile)
 
     def visit(self, profile: str) -> Visit:
         """The visit of a profile. Where one server is up at a time, what is planned for the one before
@@ -261,8 +277,7 @@ class Campaign:
         if self._background is not None:
             if not self._begun:
                 self._begun = True
-                for other in self._visits.values():
-                    self._background.submit(other.measure_planned)
+                self._tasks = [self._background.submit(v.measure_planned) for v in self._visits.values()]
         elif self._current is not visit:
             if self._current is not None:
                 self._current.measure_planned()

@@ -40,6 +40,7 @@ class Deciding:
         runner: measures the blocks.
         questions: to be answered from them.
         reference, candidate: names of the arms.
+        final: whether a decision ends its question; by default any that is not INCONCLUSIVE.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class Deciding:
         *,
         reference: str = "A",
         candidate: str = "B",
+        final: Callable[[Decision], bool] = lambda decision: decision.kind != "INCONCLUSIVE",
     ) -> None:
         self.runner = runner
+        self._final = final
         self.questions = tuple(questions)
         self._arms = reference, candidate
         self._judged: dict[Question, Decision] = {}
@@ -71,9 +74,8 @@ class Deciding:
             decision = self._answers[question] = judge(found[:n], question.plan, question.history)
         return decision
 
-    @staticmethod
-    def _is_open(question: Question, decision: Decision) -> bool:
-        return decision.kind == "INCONCLUSIVE" and decision.n < question.plan.blocks_max
+    def _is_open(self, question: Question, decision: Decision) -> bool:
+        return not self._final(decision) and decision.n < question.plan.blocks_max
 
     def decisions(self) -> dict[Question, Decision | None]:
         """Every question with its answer so far."""

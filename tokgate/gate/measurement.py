@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,16 +15,18 @@ from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import LoadFault
 from tokgate.gate import passes, traces
+from tokgate.gate.greedy import GreedyClient
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER, Starter
 from tokgate.gate.traces import Traced
-from tokgate.host import gpu
-from tokgate.host.contention import Snapshot, difference, snapshot
+from tokgate.gate.watch import Watch, memory
+from tokgate.host.contention import difference
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure
+from tokgate.load.processes import Progress
 from tokgate.load.sample import Audit, Identity, Sample
 from tokgate.server.running import Server
 from tokgate.server.timeline import Capture
@@ -32,10 +34,6 @@ from tokgate.server.truth import Variable
 from tokgate.sglang.http import resolved
 
 __all__ = ["Cancelled", "Measured", "Measurer", "Started"]
-
-
-NVML_S = 5.0
-"""Longest wait for an answer of NVML."""
 
 
 _ANY_PROMPT = (tuple(range(prompt_sets.FIRST_ID, prompt_sets.FIRST_ID + 64)),)
@@ -93,8 +91,7 @@ class Measurer:
         beside: Callable[[], Iterable[int]] = tuple,
     ) -> None:
         self._setup = setup
-        self._beside = beside
-        self._gpus = _open_gpus(setup)
+        self._watch = Watch(setup, beside)
         self._results = results
         self._starter = starter
         self._cancelled = threading.Event()
@@ -111,13 +108,14 @@ class Measurer:
             raise Cancelled
 
     def startup(self, server: Server, profile: Profile) -> Started:
-        """The start of a server: a Sample with seconds of each phase (``<phase>_s``) and ``startup_s``,
-        and what the start showed of the server."""
+        """The start of a server: a Sample with seconds of each phase (``<phase>_s``), ``startup_s`` and the
+        memory that it took, and what the start showed of the server."""
         metrics: dict[str, float] = {}
         for phase in server.phases:
             name = f"{phase.name}_s"
             metrics[name] = metrics.get(name, 0.0) + phase.seconds
         metrics["startup_s"] = server.startup_s
+        metrics |= memory(server)
         alone = self._setup.request.start_together == 1
         sample = Sample(
             identity=self._identity(server, profile, STARTUP if alone else STARTUP_TOGETHER, "", run=0),
@@ -185,14 +183,7 @@ class Measurer:
         began_s = time.monotonic()
         try:
             with server.watch("greedy parity"):
-                return ask(
-                    server.url,
-                    case,
-                    as_reference=as_reference,
-                    # Emulated log-probabilities are made up: a floor from them would forgive anything.
-                    with_floor=self._setup.engine.kind != "emulated",
-                    timeout_s=limit_s,
-                )
+                return ask(GreedyClient(server.url, limit_s), case, as_reference=as_reference)
         except LoadFault as fault:
             server.ensure_alive()
             waited_s = time.monotonic() - began_s
@@ -256,17 +247,29 @@ class Measurer:
         server.flush_cache()
         pids = [process.pid for process in server.processes()]
         scraped = passes.scrape(server)
-        before = self._snapshot(pids)
+        before = self._watch.snapshot(pids)
         try:
-            with server.watch(f"{workload.name}"):
+            died = threading.Event()
+
+            def let_go(_: Progress) -> None:
+                # A half-dead server may be silent until a deadline of the client's.
+                if died.is_set():
+                    raise LoadFault("a process of the server died")
+
+            with server.watch(f"{workload.name}", on_death=died.set):
                 got = measure(
-                    server.url, workload, prompts, deadlines=self._deadlines(), keep_output_ids=True
+                    server.url,
+                    workload,
+                    prompts,
+                    deadlines=self._deadlines(),
+                    keep_output_ids=True,
+                    on_progress=let_go,
                 )
         except Stall as stall:
             server.ensure_alive()
             phase = f"{stall.phase} of {workload.name}"
             raise server.hang(phase, stall.waited_s, stall.limit_s) from stall
-        contention = difference(before, self._snapshot(pids))
+        contention = difference(before, self._watch.snapshot(pids))
         sample = Sample(
             identity=self._identity(server, profile, workload.name, workload.digest, run=run),
             requests=got.requests,
@@ -290,17 +293,6 @@ class Measurer:
             void=tuple(reason for reason in reasons if reason.cause not in advisory),
             advisory=tuple(reason for reason in reasons if reason.cause in advisory),
         )
-
-    def _snapshot(self, pids: Sequence[int]) -> Snapshot:
-        """Counters now. An NVML that once gave no answer in time is not asked again."""
-        if self._gpus is not None:
-            nvml, indices = self._gpus
-            beside = list(self._beside())
-            found = gpu.within(NVML_S, lambda: snapshot(pids, nvml, indices, beside), None)
-            if found is not None:
-                return found
-            self._gpus = None
-        return snapshot(pids)
 
     def _deadlines(self) -> Deadlines:
         given = self._setup.gate.deadlines
@@ -330,13 +322,3 @@ class Measurer:
             started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             resolved=resolved(server.server_info),
         )
-
-
-def _open_gpus(setup: Setup) -> tuple[gpu.Nvml, list[int]] | None:
-    """NVML and the GPUs that this engine's profiles use; ``None`` where there are none to be watched."""
-    if setup.engine.kind != "gpu":
-        return None
-    nvml = gpu.open_nvml()
-    if isinstance(nvml, str):
-        return None
-    return nvml, gpu.visible_indices(nvml, setup.engine.env, max(p.tp for p in setup.profiles.values()))

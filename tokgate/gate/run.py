@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 
 from tokgate import __version__
+from tokgate.analysis.multiplicity import alpha_per_verdict
 from tokgate.analysis.parity_case import Case
 from tokgate.config.gate import ParitySizes
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
+from tokgate.environments import installed
 from tokgate.errors import ResultsUnwritable, TokgateError, UsageFault
-from tokgate.gate import modelstore, parity
+from tokgate.gate import modelstore, parity, upkeep
 from tokgate.gate.campaign import Campaign, Planned, Visit
 from tokgate.gate.claim import claim
 from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.faults import verdict_of
-from tokgate.gate.judge import Judge
+from tokgate.gate.judge import SPEED, Judge
 from tokgate.gate.launches import judge_launches
 from tokgate.gate.measurement import Measurer
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.results import Results, write_text
 from tokgate.gate.rooflines import Rooflines
+from tokgate.gate.settling import Asked, Settling, open_questions
 from tokgate.gate.setup import Setup
+from tokgate.gate.share import of_how_many
 from tokgate.gate.start import Starter
 from tokgate.load import prompts
 from tokgate.report.markdown import report
 from tokgate.server.teardown import Teardown
-from tokgate.verdict import Verdict
-
-SMALL_VOCABULARY = 1000
-"""Prompts of parity stay below this where the model's vocabulary is not known here."""
+from tokgate.verdict import Kind, Verdict
 
 
 class Run:
@@ -48,6 +49,7 @@ class Run:
         profiles, workloads: names of those that are needed by what was selected.
         with_parity: whether greedy parity is asked for.
         verdicts: how many verdicts are expected, for the error rate of each.
+        not_run: names of tests that were left out by selection.
 
     Raises:
         ResultsUnwritable: the results folder cannot be made.
@@ -62,6 +64,7 @@ class Run:
         workloads: Collection[str],
         with_parity: bool,
         verdicts: int,
+        not_run: Sequence[str] = (),
     ) -> None:
         self.setup = setup
         self.verdicts: list[Verdict] = []
@@ -72,21 +75,30 @@ class Run:
         self._interrupted = False
         with ExitStack() as stack:
             warnings = stack.enter_context(claim(setup))
-            self.results = Results(setup.request.results, self._facts(profiles, workloads, warnings))
+            self.results = Results(setup.request.results, self._facts(profiles, workloads, warnings, not_run))
             stack.callback(self._end)
+            self._write(partial(installed.keep, setup.engine, self.results.folder))
             self._starter = Starter(setup, self.results)
             self.cases = self._cases() if with_parity else {}
-            self.judge = Judge(setup.gate, setup.request.baselines, self._accept_command(), verdicts)
+            # A verdict that two rules may reach, the stored baseline's and the blocks', gives half of alpha to each.
+            shares = of_how_many() * verdicts * (1 if setup.reference is None else 2)
+            self.judge = Judge(setup.gate, setup.request.baselines, self._accept_command(), shares)
             self.comparisons = Comparisons(setup.gate)
             self._rooflines = Rooflines(setup.engine, self._starter)
             measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
             self.campaign = Campaign(
                 [self._planned(name, measured) for name in self._with_references(profiles)],
                 self._starter,
-                Measurer(setup, self.results, self._starter),
+                Measurer(setup, self.results, self._starter, beside=lambda: self.campaign.processes()),
                 side_by_side=setup.engine.kind == "emulated" and setup.request.start_together == 1,
                 together=setup.request.start_together,
             )
+            self._measured = measured
+            self._settling = None
+            if setup.request.budget_minutes is not None:
+                alpha = alpha_per_verdict(setup.gate.statistics.alpha, max(1, shares))
+                room = self.campaign.make_room
+                self._settling = Settling(setup, self.results.folder, alpha=alpha, make_room=room)
             # Nothing failed: what was opened stays open until the run ends.
             self._claim = stack.pop_all()
 
@@ -105,7 +117,11 @@ class Run:
         return " ".join([*words, '--reason "..."'])
 
     def _facts(
-        self, profiles: Collection[str], workloads: Collection[str], warnings: list[str]
+        self,
+        profiles: Collection[str],
+        workloads: Collection[str],
+        warnings: list[str],
+        not_run: Sequence[str],
     ) -> dict[str, object]:
         setup = self.setup
         return {
@@ -118,12 +134,13 @@ class Run:
             "workloads": sorted(workloads),
             "gated_metrics": list(setup.gate.metrics),
             "host_warnings": warnings,
+            "not_run": sorted(not_run),
         }
 
     def _cases(self) -> dict[str, Case]:
         sizes = self.setup.gate.parity.get(self.setup.engine.kind, ParitySizes())
         profile = next(iter(self.setup.profiles.values()))
-        return parity.cases(sizes, self._starter.served(profile).vocabulary or SMALL_VOCABULARY)
+        return parity.cases(sizes, self._starter.served(profile).vocabulary or parity.SMALL_VOCABULARY)
 
     def _planned(self, name: str, workloads: tuple[Workload, ...]) -> Planned:
         profile = self.setup.profiles[name]
@@ -132,17 +149,27 @@ class Run:
         asked = self.setup.request
         return Planned(profile, workloads, cases, is_reference, asked.startup_repeats, asked.trace_steps > 0)
 
+    def against_baseline(self, visit: Visit, workload: Workload, metric: str) -> Verdict:
+        """One gated metric against its stored baseline; what that leaves open, by blocks, within the budget."""
+        measured = visit.measured(workload)
+        verdict = self.judge.against_baseline(measured, metric, concurrency=workload.concurrency)
+        if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None or self.setup.reference is None:
+            return verdict
+        asked = Asked(workload.name, metric, measured.samples[0].identity)
+        open_ = open_questions(visit, self._measured, self.judge)
+        return self._settling.build(verdict, asked, open_, self._measured) if asked in open_ else verdict
+
     def accept_length(self, visit: Visit, workload: Workload) -> Verdict:
         """Accept length: exactly, where the model's is known beforehand; else against the stored baseline."""
         measured = visit.measured(workload)
         asked = visit.profile.speculation
         if asked is None or asked.steps is None or asked.topk != 1:
-            return self.judge.against_baseline(measured, "accept_length")
+            return self.judge.stored_accept_length(measured)
         served = self._starter.served(visit.profile)
         ids = prompts.build(workload, served.vocabulary).ids or ()
         known = modelstore.known_verify_counts(served.folder, ids, workload.output_tokens, asked.steps)
         if known is None:
-            return self.judge.against_baseline(measured, "accept_length")
+            return self.judge.stored_accept_length(measured)
         return self.judge.accept_length(measured, known)
 
     def replay(self, visit: Visit, workload: Workload) -> Verdict:
@@ -175,12 +202,18 @@ class Run:
         return judge_launches(visit.profile, measured, traced, self._rooflines.lines(visit, workload))
 
     def net_gain(self, visit: Visit, workload: Workload) -> Verdict:
-        """A speculative profile against its reference: is speculation a gain, and what stands in its way."""
+        """A speculative profile against its reference: is speculation a gain, and what stands in its way; what
+        one launch a side leaves open, by blocks, within the budget."""
         measured = visit.measured(workload)
-        reference = self.campaign.visit(self.reference(visit.profile)).measured(workload)
+        reference = self.setup.profiles[self.reference(visit.profile)]
         traced = visit.traced(workload) if self.setup.request.trace_steps else None
         cycles = None if traced is None else traced.cycles
-        return self.judge.net_gain(workload, measured, reference, cycles)
+        against = self.campaign.visit(reference.name).measured(workload)
+        verdict = self.judge.net_gain(workload, measured, against, cycles)
+        if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None:
+            return verdict
+        asked = Asked(workload.name, SPEED, measured.samples[0].identity)
+        return self._settling.gain(verdict, asked, reference, (workload,))
 
     def parity(self, name: str, visit: Visit) -> Verdict:
         """Greedy parity of a profile with its reference, on one case."""
@@ -264,6 +297,7 @@ class Run:
         try:
             for teardown in self.campaign.close():
                 self._judge_end(teardown)
+            self.remarks += [*upkeep.remarks(self.setup), *self._starter.forced]
             text = report(self.setup.header(), self.verdicts)
             self._write(partial(write_text, self.results.folder / "report.md", text))
         finally:

@@ -81,18 +81,22 @@ class Starts:
         """Share of launches that hung, with its interval."""
         return rate(sum(isinstance(f, Hang) for f in self.faults.values()), self.number)
 
-    def unjudged(self, metric: str, limit: float, *, recorded: bool) -> tuple[Kind, str] | None:
+    def unjudged(self, metric: str, limit: float, recorded: Sequence[float]) -> tuple[Kind, str] | None:
         """Why a phase's seconds cannot be held against a baseline, if they cannot.
 
         Args:
             limit: the change that fails, as a fraction.
-            recorded: the stored baseline has this phase.
+            recorded: the stored baseline's seconds of this phase; empty without one.
         """
         runs = self.measured.series(metric)
         if not runs:
             if recorded:
                 return None
             return Kind.NOT_APPLICABLE, f"{metric}: the start of this profile has no such phase"
+        if recorded and min(recorded) <= 0:
+            return Kind.VACUOUS, (
+                f"{metric}: {figure(fmean(runs))} s: so short that a start of the stored baseline showed none of it"
+            )
         if fmean(runs) * limit < POLL_S or min(runs) <= 0:
             return Kind.VACUOUS, (
                 f"{metric}: {figure(fmean(runs))} s: a change by {100 * limit:g} % is less than the "
@@ -117,7 +121,8 @@ def verdict(starts: Starts) -> Verdict:
         raise starts.fault
     first = starts.good[0]
     metrics = first.sample.metrics
-    phases = {name.removesuffix("_s"): value for name, value in metrics.items() if name != "startup_s"}
+    seconds = {name: value for name, value in metrics.items() if name.endswith("_s") and name != "startup_s"}
+    phases = {name.removesuffix("_s"): value for name, value in seconds.items()}
     slowest = sorted(phases, key=lambda name: -phases[name])[:3]
     headline = (
         f"ready and generating after {figure(metrics['startup_s'])} s "

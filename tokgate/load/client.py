@@ -21,6 +21,7 @@ from tokgate.load.recording import Recording, Timeline, read
 from tokgate.load.routes import Protocol
 from tokgate.load.sample import Audit, Request, Void
 from tokgate.load.tap import allowed
+from tokgate.server import reaper
 
 Stamps = Literal["kernel", "tap"]
 
@@ -131,9 +132,9 @@ def measure(
 
     Raises:
         Stall: a deadline passed.
-        LoadFault: a worker died or hung, or the host name does not resolve.
+        LoadFault: a worker died or hung.
         HostFault: the tap is asked for and not allowed.
-        UsageFault: the URL or the prompts do not fit.
+        UsageFault: the URL (a host that does not resolve, say) or the prompts do not fit.
     """
     protocol = protocol or Protocol()
     if stamps == "tap" and not allowed():
@@ -156,7 +157,7 @@ def measure(
         due_s = arrivals.schedule(workload.arrival, len(bodies), prompts)
     slots = min(workload.concurrency, len(bodies)) if closed else 0
     count = min(workers or -(-max(slots, 1) // SLOTS_PER_WORKER), max(slots, 1) if closed else len(bodies))
-    with tempfile.TemporaryDirectory(prefix="tokgate-load-") as name:
+    with tempfile.TemporaryDirectory(prefix="tokgate-load-") as name, reaper.removed_if_killed(Path(name)):
         folder = Path(name)
         spans = _write_requests(folder / "requests.bin", bodies)
         for worker in range(count):

@@ -13,6 +13,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -180,11 +181,15 @@ class Sample:
             raise SampleFault(f"not a sample: {type(error).__name__}: {error}") from error
 
 
+@cache
+def _names(kind: type) -> frozenset[str]:
+    return frozenset(item.name for item in fields(kind))
+
+
 def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    names = {item.name for item in fields(kind)}
-    unknown = sorted(set(data) - names)
+    unknown = data.keys() - _names(kind)
     if unknown:
-        raise SampleFault(f"not a sample: {kind.__name__} has no field {', '.join(unknown)}")
+        raise SampleFault(f"not a sample: {kind.__name__} has no field {', '.join(sorted(unknown))}")
     return dict(data)
 
 

@@ -55,6 +55,11 @@ class Pool:
         """As :meth:`get`, as a context manager: while it is entered the server is not stopped for room."""
         return Lease(self, profile)
 
+    def servers(self) -> list[Server]:
+        """Servers that are up now."""
+        with self._changed:
+            return list(self._servers.values())
+
     def stop(self, profile: Profile) -> Teardown | None:
         """Stop a profile's server if it runs; a later :meth:`get` launches it again."""
         with self._changed:

@@ -127,6 +127,11 @@ class Server:
         """Resident memory of all its processes, MiB (shared pages are counted once a process)."""
         return sum(proc.rss_bytes(process.pid) or 0 for process in self.processes()) / (1 << 20)
 
+    def gpu_memory_mib(self) -> Mapping[int, int] | None:
+        """Device memory that it holds now, MiB by GPU index; ``None`` where it is not known."""
+        held = self._ledger.held({process.pid for process in self.processes()})
+        return None if self.stopped else self._ledger.left_mib(held)
+
     def flush_cache(self, timeout_s: float = 10.0) -> bool:
         """Empty the prefix cache and reset the speculative counters; False when the server refuses,
         as it does while it is busy, or does not answer."""

@@ -1,0 +1,148 @@
+"""The noise study names a cause that is planted, and none where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import noise_report, noise_stored
+from benchmarks.noise_conditions import CONDITIONS, Cores
+from benchmarks.noise_counters import counters, difference
+from benchmarks.noise_features import at_the_moment, read_runs, spearman
+
+ROOT = Path(__file__).parents[2]
+
+
+def write(folder: Path, *, planted: str, runs: int = 36) -> list:
+    """Runs of which every third is slow by 30 %; with ``planted`` the canary or steal goes with it."""
+    rng = np.random.default_rng(4)
+    with (folder / "runs-1b.jsonl").open("w") as file:
+        for number in range(runs):
+            slow = 1.3 if number % 3 == 0 else 1.0
+            step = 1.4e-3 * slow
+            gaps = step * rng.lognormal(0, 0.02, 600)
+            if planted == "stall" and slow > 1:
+                gaps = 1.4e-3 * rng.lognormal(0, 0.02, 600)
+                gaps[::60] += 0.02
+            t = np.concatenate([[0.03], 0.03 + np.cumsum(gaps)])
+            canary = 0.4 * (slow if planted == "canary" else 1.0)
+            stolen, used = 0.2 * (planted == "steal" and slow > 1), 1.2 * float(t[-1])
+            looks = [
+                {
+                    "t_s": 100 * number + x,
+                    "canary_cpu_ms": canary * (1 + 0.01 * rng.random()),
+                    "main_on_cpu": 3,
+                }
+                for x in np.arange(0, 1, 0.1)
+            ]
+            row = {
+                "condition": CONDITIONS[number % 2],
+                "run": number,
+                "at_s": 100.0 * number,
+                "duration_s": float(t[-1]),
+                "interval_s": float(t[-1]),
+                "metrics": {"decode_tok_s": 600 / float(t[-1] - t[0])},
+                "lag_p99_ms": 0.1,
+                "client_run_delay_s": 0.0,
+                "moved": {
+                    "cpu_steal_s": stolen,
+                    "cpu_used_s": used,
+                    "cpu_softirq_s": 0.0,
+                    "main_run_delay_s": 0.0,
+                },
+                "samples": looks,
+                "t_us": [round(1e6 * x) for x in t],
+                "owner": [0] * len(t),
+            }
+            file.write(json.dumps(row) + "\n")
+        file.write('{"condition": "cut sho')
+    (folder / "study.json").write_text(json.dumps({"models": {"1b": {"left_out": {}, "perf_refused": {}}}}))
+    return read_runs(folder / "runs-1b.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("planted", "cause"),
+    [("canary", "fixed work took 5 % more CPU time"), ("steal", "steal over 2 % of the CPU time wanted")],
+)
+def test_a_planted_cause_is_named_for_every_slow_run_and_for_no_other(tmp_path, planted, cause):
+    rows, named, slow, quick = noise_report.causes(write(tmp_path, planted=planted))
+    assert (named, slow, quick) == (12, 12, 0)
+    assert {words: hits for words, *hits in rows}[cause] == [12, 0]
+
+
+def test_without_a_cause_none_is_named(tmp_path):
+    runs = write(tmp_path, planted="nothing")
+    _, named, slow, _ = noise_report.causes(runs)
+    assert (named, slow) == (0, 12)
+    assert max(abs(row[2]) for row in noise_report.correlations(runs)) < 0.6
+
+
+def test_slow_in_every_step_and_stalls_are_told_apart(tmp_path):
+    throughout = write(tmp_path, planted="nothing")
+    assert throughout[0].level_ms == pytest.approx(1.82, rel=0.02) and throughout[0].lost < 0.01
+    stalled = write(tmp_path, planted="stall")
+    assert stalled[0].level_ms == pytest.approx(1.4, rel=0.02) and stalled[0].lost > 0.1
+
+
+def test_tables_and_plot_are_written_and_short(tmp_path):
+    write(tmp_path, planted="canary")
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    page = docs / "noise.md"
+    page.write_text("head\n<!-- benchmarks.noise: begin -->\nold\n<!-- benchmarks.noise: end -->\ntail\n")
+    noise_report.write(tmp_path, docs)
+    text = page.read_text()
+    assert text.startswith("head") and text.endswith("tail\n") and "old" not in text
+    assert "canary: CPU ms of fixed work" in text and (docs / "noise.png").stat().st_size > 1000
+    assert len(noise_report.table(tmp_path).splitlines()) <= 25
+
+
+def test_what_happens_at_the_same_moment_is_seen_within_runs(tmp_path):
+    runs = write(tmp_path, planted="nothing")
+    assert at_the_moment(runs, "canary_cpu_ms") == pytest.approx(0, abs=0.35)
+    assert at_the_moment(runs, "sm_mhz") is None
+    assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
+    assert spearman([1, 2, 3], [5, 5, 5]) is None
+
+
+def test_counters_see_a_busy_process():
+    busy = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    try:
+        before = counters([busy.pid], busy.pid)
+        time.sleep(0.5)
+        moved = difference(before, counters([busy.pid], busy.pid))
+    finally:
+        busy.kill()
+        busy.wait()
+    assert moved["main_cpu_s"] + moved["main_run_delay_s"] > 0.3
+    assert moved["cpu_used_s"] > 0
+
+
+def test_cores_are_groups_of_the_cpus_that_there_are():
+    cores = Cores()
+    assert set().union(*cores.cores) == os.sched_getaffinity(0)
+    assert not cores.main & cores.others if cores.enough else True
+
+
+def test_the_stored_campaign_is_slow_in_every_step():
+    samples = ROOT / "tests/assets/h200/20261129-143440-583a/samples"
+    text = "\n".join(noise_stored.table(samples))
+    page = (ROOT / "docs/explanation/noise.md").read_text()
+    assert text in page, "python -m benchmarks.noise --stored ... makes the page's tables"
+
+
+@pytest.mark.slow
+def test_the_study_runs_on_the_emulator(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.noise", "--out", str(tmp_path), "--budget-s", "50", "--enough", "3"],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tok/s goes with" in done.stdout or "1b:" in done.stdout

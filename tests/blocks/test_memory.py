@@ -1,0 +1,100 @@
+"""Memory of a server is gated: against its baseline, and never taken as well where it is not told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tokgate import baselines
+from tokgate.config.gate import load_gate
+from tokgate.gate.judge import Judge
+from tokgate.gate.measurement import Started
+from tokgate.gate.starts import Starts, verdict
+from tokgate.gate.watch import memory
+from tokgate.load.sample import Audit, Identity, Sample
+from tokgate.server.running import Server
+from tokgate.server.timeline import Capture
+from tokgate.verdict import Kind
+
+GATE = load_gate(Path(__file__).parents[2] / "perf_tests" / "gate.yaml")
+
+
+def server(**parts: Any) -> Server:
+    given = {"gpu_memory_mib": lambda: None, "captures": (), "server_info": {}} | parts
+    return cast(Server, SimpleNamespace(**given))
+
+
+def started(run: int = 0, day: int = 1, **metrics: float) -> Starts:
+    who = Identity(
+        "gpu",
+        "g",
+        "0.5",
+        "h200",
+        "baseline",
+        "p",
+        "startup",
+        "",
+        "m",
+        f"l{day}{run}",
+        run,
+        f"2026-01-{day:02}T00:00:00+00:00",
+    )
+    sample = Sample(who, (), Audit("user"), {"startup_s": 50.0, "imports_s": 20.0, **metrics}, 50.0)
+    return Starts((Started(sample, Path("s.json")),), {})
+
+
+def record(root: Path, days: int, **metrics: float) -> None:
+    for day in range(1, days + 1):
+        (start,) = started(day=day, **metrics).good
+        baselines.accept(
+            root, [start.sample], run=f"r{day}", reason="recorded", metrics=["startup_s", *metrics], new_epoch=False,
+            tokgate_version="0",
+        )  # fmt: skip
+
+
+def judged(root: Path, metric: str, **metrics: float) -> Kind:
+    return Judge(GATE, root, "tokgate accept", 1).memory(started(**metrics), metric).kind
+
+
+def test_what_a_server_took_is_read_and_what_is_not_told_is_absent() -> None:
+    assert memory(server()) == {}
+    captures = (
+        Capture("target-decode", "TP0", 3.0, 0.5), Capture("draft-decode", "TP0", 3.0, 0.2),
+        Capture("target-decode", "TP1", 3.0, 0.6), Capture("draft-decode", "TP1", None),
+    )  # fmt: skip
+    found = memory(
+        server(
+            gpu_memory_mib=lambda: {0: 900, 1: 1000},
+            captures=captures,
+            server_info={"max_total_num_tokens": 4096},
+        )
+    )
+    assert found == {"gpu_memory_mib": 1000.0, "graphs_gb": pytest.approx(0.7), "kv_cache_tokens": 4096.0}
+
+
+def test_less_room_than_recorded_is_a_regression_and_as_much_passes(tmp_path: Path) -> None:
+    record(tmp_path, 10, kv_cache_tokens=100_000.0)
+    assert judged(tmp_path, "kv_cache_tokens", kv_cache_tokens=100_000.0) is Kind.PASS
+    assert judged(tmp_path, "kv_cache_tokens", kv_cache_tokens=90_000.0) is Kind.REGRESSION
+
+
+def test_what_is_not_told_is_neither_good_nor_bad(tmp_path: Path) -> None:
+    assert judged(tmp_path, "gpu_memory_mib") is Kind.NOT_APPLICABLE
+    assert judged(tmp_path, "gpu_memory_mib", gpu_memory_mib=900.0) is Kind.MISSING
+    record(tmp_path, 3)
+    assert judged(tmp_path, "gpu_memory_mib", gpu_memory_mib=900.0) is Kind.INCONCLUSIVE
+    record(tmp_path / "b", 3, gpu_memory_mib=900.0)
+    assert judged(tmp_path / "b", "gpu_memory_mib") is Kind.INCONCLUSIVE
+
+
+def test_memory_is_no_phase_of_the_start() -> None:
+    told = verdict(started(gpu_memory_mib=20_000.0, kv_cache_tokens=1e6))
+    assert told.headline == "ready and generating after 50 s (imports 20 s)"
+
+
+def test_memory_is_gated_on_gpus_alone() -> None:
+    assert GATE.gated("gpu_memory_mib", "gpu") and not GATE.gated("gpu_memory_mib", "emulated")
+    assert GATE.gated("output_tok_s", "emulated") and not GATE.gated("nothing", "gpu")

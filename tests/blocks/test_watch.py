@@ -1,0 +1,81 @@
+"""GPUs are watched beside every run on a GPU engine; a dead NVML holds nothing up."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.host.fake_nvml import nvml_of
+from tokgate.analysis.voids import void_reasons
+from tokgate.config.gate import VoidBounds
+from tokgate.gate import watch
+from tokgate.gate.setup import Setup
+from tokgate.gate.watch import Watch
+from tokgate.host import gpu
+from tokgate.host.contention import difference
+from tokgate.load.sample import Audit, Identity, Sample
+
+WHO = Identity(
+    "gpu", "g", "0.5", "h200", "baseline", "p", "chat-bs1", "w", "m", "l", 0, "2026-01-01T00:00:00+00:00"
+)
+
+
+def on_gpu(setup: Setup, monkeypatch: pytest.MonkeyPatch, card: dict[str, Any]) -> Setup:
+    monkeypatch.setattr(gpu, "open_nvml", lambda: nvml_of(card))
+    return replace(setup, engine=replace(setup.engine, kind="gpu"))
+
+
+def causes(watched: Watch, change: dict[str, Any], card: dict[str, Any]) -> set[str]:
+    """What voids a run during which a GPU's counters went from one card to the other."""
+    before = watched.snapshot([os.getpid()])
+    watched._gpus = (nvml_of({**card, **change}), [0])
+    counted = difference(before, watched.snapshot([os.getpid()])) | {"interval_s": 1.0, "stolen_share": 0.0}
+    counted["scheduler_run_delay_s"] = 0.0
+    sample = Sample(WHO, (), Audit("kernel"), {}, 1.0, contention=counted)
+    return {reason.cause for reason in void_reasons(sample, VoidBounds())}
+
+
+def test_throttling_and_foreign_processes_void_a_run_and_quiet_gpus_do_not(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = os.getpid(), os.getppid()
+    card = {"processes": [(own, 100)], "violation_ns": (0, 0)}
+    watched = Watch(on_gpu(setup, monkeypatch, card), beside=lambda: [])
+    assert causes(watched, {}, card) == set()
+    assert causes(watched, {"violation_ns": (500_000_000, 0)}, card) == {"gpu_power_throttle"}
+    watched = Watch(on_gpu(setup, monkeypatch, card), beside=lambda: [])
+    assert causes(watched, {"processes": [(own, 100), (other, 9)]}, card) == {"foreign_gpu_process"}
+    watched = Watch(on_gpu(setup, monkeypatch, card), beside=lambda: [other])
+    assert causes(watched, {"processes": [(own, 100), (other, 9)]}, card) == set()
+
+
+def test_an_nvml_that_hangs_is_given_up(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watch(on_gpu(setup, monkeypatch, {"processes": []}), beside=lambda: [])
+    never = threading.Event()
+    monkeypatch.setattr(watch, "NVML_S", 0.1)
+    asked: list[int] = []
+
+    class Hanging:
+        def throttle_s(self, indices: list[int]) -> dict[tuple[int, str], float]:
+            asked.append(1)
+            never.wait(20)
+            return {}
+
+        def processes(self, index: int) -> None:
+            return None
+
+    watched._gpus = (Hanging(), [0])  # type: ignore[assignment]
+    found = watched.snapshot([os.getpid()])
+    assert found.foreign is None and found.throttle_s == {}
+    watched.snapshot([os.getpid()])
+    never.set()
+    assert asked == [1]
+
+
+def test_other_engines_have_no_gpu_to_watch(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "open_nvml", lambda: pytest.fail("not asked for an emulated engine"))
+    assert Watch(setup, beside=lambda: []).snapshot([]).foreign is None

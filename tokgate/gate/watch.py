@@ -1,0 +1,74 @@
+"""Watch: what the host, the GPUs included, does beside a run; and the memory that a server took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from tokgate.gate.setup import Setup
+from tokgate.host import gpu
+from tokgate.host.contention import Snapshot, snapshot
+from tokgate.server.running import Server
+
+NVML_S = 5.0
+"""Longest wait for an answer of NVML."""
+
+
+class Watch:
+    """Takes snapshots of the counters that void a run.
+
+    Args:
+        setup: of the run; GPUs are watched on a GPU engine alone.
+        beside: processes of other servers that the gate keeps up: they are not foreign on a GPU.
+    """
+
+    def __init__(self, setup: Setup, beside: Callable[[], Iterable[int]]) -> None:
+        self._beside = beside
+        self._gpus = _open(setup)
+
+    def snapshot(self, pids: Sequence[int]) -> Snapshot:
+        """Counters now. An NVML that once gave no answer in time is not asked again.
+
+        Args:
+            pids: processes of the measured server.
+        """
+        if self._gpus is not None:
+            nvml, indices = self._gpus
+            beside = list(self._beside())
+            found = gpu.within(NVML_S, lambda: snapshot(pids, nvml, indices, beside), None)
+            if found is not None:
+                return found
+            self._gpus = None
+        return snapshot(pids)
+
+
+def memory(server: Server) -> dict[str, float]:
+    """Memory of a server that is ready; what is not told is left out.
+
+    Returns:
+        ``gpu_memory_mib`` (of its fullest GPU), ``graphs_gb`` (all captures of the rank with most) and
+        ``kv_cache_tokens`` (room of the KV cache: what weights and graphs left of its share of the GPU).
+    """
+    found: dict[str, float] = {}
+    held = server.gpu_memory_mib()
+    if held:
+        found["gpu_memory_mib"] = float(max(held.values()))
+    graphs: dict[str, float] = {}
+    for capture in server.captures:
+        if capture.gb is not None:
+            graphs[capture.rank] = graphs.get(capture.rank, 0.0) + capture.gb
+    if graphs:
+        found["graphs_gb"] = max(graphs.values())
+    room = server.server_info.get("max_total_num_tokens")
+    if isinstance(room, int) and room > 0:
+        found["kv_cache_tokens"] = float(room)
+    return found
+
+
+def _open(setup: Setup) -> tuple[gpu.Nvml, list[int]] | None:
+    """NVML and the GPUs that this engine's profiles use; ``None`` where there are none to be watched."""
+    if setup.engine.kind != "gpu":
+        return None
+    nvml = gpu.open_nvml()
+    if isinstance(nvml, str):
+        return None
+    return nvml, gpu.visible_indices(nvml, setup.engine.env, setup.ranks)
