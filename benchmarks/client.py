@@ -15,7 +15,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ import numpy as np
 
 from benchmarks.client_peers import PEERS, Load, Places, install
 from benchmarks.client_peers import run as run_peer
+from benchmarks.client_rows import Row, document, settled, table
 from benchmarks.client_truth import busy_loops, compiled, raw_reader, read_log, truth_server
 from tokgate import __version__
 from tokgate.config.workloads import Prompts, Route, Workload
@@ -31,25 +31,7 @@ from tokgate.load.client import Deadlines, Measurement, Stamps, measure
 from tokgate.load.prompts import build
 from tokgate.load.tap import allowed
 
-PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "client.md"
-BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
 LIMITS = Deadlines(first_token_s=60, gap_s=60, request_s=120, drain_s=120)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table. ``value`` is ``None`` when not run; without ``limit`` it informs only."""
-
-    name: str
-    value: float | None
-    unit: str
-    limit: float | None = None
-    note: str = ""
-
-    @property
-    def missed(self) -> bool:
-        """Above its limit."""
-        return self.limit is not None and self.value is not None and self.value > self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,48 +224,6 @@ def side_by_side(bench: Bench, streams: int) -> list[Row]:
             Row(f"TTFT p99: {title}", found.ttft_p99_ms, "ms", None, f"true {ttft_ms:.1f}"),
         ]
     return rows
-
-
-def settled(experiment: Callable[[], list[Row]]) -> list[Row]:
-    """Run an experiment; when a row is missed, twice more, and take each row's median."""
-    rows = experiment()
-    if not any(row.missed for row in rows):
-        return rows
-    again = [rows, experiment(), experiment()]
-    found = []
-    for same in zip(*again, strict=True):
-        values = [row.value for row in same if row.value is not None]
-        row = same[0]
-        if values:
-            note = f"median of {len(values)}; {row.note}".rstrip("; ")
-            row = Row(row.name, statistics.median(values), row.unit, row.limit, note)
-        found.append(row)
-    return found
-
-
-def table(rows: Sequence[Row]) -> str:
-    """The rows as text."""
-    width = max(len(row.name) for row in rows)
-    lines = []
-    for row in rows:
-        value = "not run" if row.value is None else f"{row.value:.4g} {row.unit}"
-        limit = "" if row.limit is None else f"<= {row.limit:g} {row.unit}"
-        state = "" if row.limit is None or row.value is None else "MISSED" if row.missed else "ok"
-        lines.append(f"{row.name:<{width}}  {value:>12}  {limit:<11}  {state:<6}  {row.note}".rstrip())
-    return "\n".join(lines)
-
-
-def document(rows: Sequence[Row], facts: str, today: str) -> None:
-    """Put the rows into the page on the client."""
-    lines = [f"{today}; {facts}", "", "| what | value | bound | |", "|---|---:|---|---|"]
-    for row in rows:
-        value = "not run" if row.value is None else f"{row.value:.4g} {row.unit}"
-        bound = "" if row.limit is None else f"<= {row.limit:g} {row.unit}"
-        missed = "MISSED; " if row.missed else ""
-        lines.append(f"| {row.name} | {value} | {bound} | {(missed + row.note).rstrip('; ')} |")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(before + "\n".join([BEGIN, *lines, END]) + after, encoding="utf-8")
 
 
 def main() -> int:
