@@ -130,6 +130,8 @@ def _setup(asked: argparse.Namespace, old: Engine) -> Setup:
         baselines=ROOT / "baselines",
         profiles=asked.profiles,
         workloads=(asked.workload,),
+        # Idle servers beside the measured one must not spin on its cores.
+        engine_flags=("--sleep-on-idle",),
         model=None if asked.target is None else str(asked.target.resolve().parent),
     )
     return gate_setup.for_engine(request, old)

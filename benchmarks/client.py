@@ -7,6 +7,7 @@ twice and the median counts. What is not installed is 'not run', which is neithe
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import platform
@@ -20,14 +21,18 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import client_peers as peers
+from benchmarks.client_peers import PEERS, Load, Places, install
+from benchmarks.client_peers import run as run_peer
 from benchmarks.client_truth import busy_loops, compiled, raw_reader, read_log, truth_server
 from tokgate import __version__
 from tokgate.config.workloads import Prompts, Route, Workload
 from tokgate.errors import TokgateError
-from tokgate.load.client import Deadlines, Measurement, measure
+from tokgate.load.client import Deadlines, Measurement, Stamps, measure
 from tokgate.load.prompts import build
+from tokgate.load.tap import allowed
 
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "client.md"
+BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
 LIMITS = Deadlines(first_token_s=60, gap_s=60, request_s=120, drain_s=120)
 
 
@@ -49,16 +54,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where things are: programs, CPUs of the server and of the clients, peers' folder."""
+    """Where things are: programs, CPUs of the server and of the clients, peers."""
 
     truth: Path
     reader: Path
     server_cpus: tuple[int, ...]
     client_cpus: tuple[int, ...]
-    peers: Path | None
+    peers: Places
     tokens: int
 
-    def ours(self, port: int, streams: int, tokens: int, route: Route = "generate") -> Measurement:
+    def ours(
+        self, port: int, streams: int, tokens: int, route: Route = "generate", stamps: Stamps = "kernel"
+    ) -> Measurement:
         """One run of the client under test."""
         plan = Workload("bench", streams, streams, tokens, prompts=Prompts(length_tokens=3), route=route)
         return measure(
@@ -68,6 +75,7 @@ class Bench:
             deadlines=LIMITS,
             pin_cpus=self.client_cpus,
             workers=1,
+            stamps=stamps,
         )
 
 
@@ -76,39 +84,58 @@ def accuracy(bench: Bench, streams: int) -> list[Row]:
     with truth_server(bench.truth, bench.server_cpus) as port:
         found = bench.ours(port, streams, bench.tokens)
         truth = read_log(port)
-        raw = raw_reader(bench.reader, port, bench.client_cpus, streams, bench.tokens)
-        read_log(port)
-        theirs = None
-        if streams == 256 and bench.peers is not None and peers.installed("sglang-bench", bench.peers):
-            load = peers.Load(port, streams, bench.tokens)
-            theirs = peers.run("sglang-bench", bench.peers, load, bench.client_cpus)
     metrics, c = found.metrics, f"c={streams}"
     itl_true, itl = float(np.percentile(truth.gaps_ms, 99)), metrics["step_ms_p99"]
     ttft_true = float(np.percentile(truth.ttft_s, 99))
-    cpu_us = found.audit.client_cpu_s / truth.events * 1e6
-    raw_us = raw.cpu_us_per_chunk or 0.0
-    gated = streams == 256
     voids = ", ".join(reason.cause for reason in found.void) or "none"
-    rows = [
+    return [
         Row(
             f"ITL p99 error, {c}",
             abs(itl / itl_true - 1) * 100,
             "%",
             0.5,
-            f"{itl:.3f} ms, true {itl_true:.3f}",
+            f"{itl:.3f} ms, true {itl_true:.3f}; void: {voids}",
         ),
         Row(f"TTFT p99 bias, {c}", abs(metrics["ttft_s_p99"] - ttft_true) * 1e3, "ms", 0.5),
         Row(f"tok/s error, {c}", abs(metrics["output_tok_s"] / truth.tok_s - 1) * 100, "%", 0.01),
-        Row(f"CPU per chunk, {c}", cpu_us, "us", None, f"void: {voids}"),
+    ]
+
+
+def cost(bench: Bench, streams: int, pairs: int) -> list[Row]:
+    """CPU time of a chunk against the least that a C program can do, and against sglang-bench.
+
+    The two take turns on one server, since a machine's speed wanders; the median of the pairs counts.
+    """
+    ours_us, raws, c = [], [], f"c={streams}"
+    theirs_us = None
+    with truth_server(bench.truth, bench.server_cpus) as port:
+        for _ in range(pairs):
+            found = bench.ours(port, streams, bench.tokens)
+            ours_us.append(found.audit.client_cpu_s / read_log(port).events * 1e6)
+            raws.append(raw_reader(bench.reader, port, bench.client_cpus, streams, bench.tokens))
+            read_log(port)
+        if streams == 256 and bench.peers.python("sglang-bench"):
+            load = Load(port, streams, bench.tokens)
+            theirs_us = run_peer("sglang-bench", bench.peers, load, bench.client_cpus).cpu_us_per_chunk
+    ratios = [ours / raw.cpu_us_per_chunk for ours, raw in zip(ours_us, raws, strict=True)]
+    raw_us = statistics.median(raw.cpu_us_per_chunk for raw in raws)
+    reads = statistics.median(raw.reads_per_chunk for raw in raws)
+    ours = statistics.median(ours_us)
+    gated = streams == 256
+    rows = [
+        Row(f"CPU per chunk, {c}", ours, "us"),
         Row(
-            f"CPU / C raw reader, {c}", cpu_us / raw_us, "x", 1.25 if gated else None, f"raw {raw_us:.2f} us"
+            f"CPU / C raw reader, {c}",
+            statistics.median(ratios),
+            "x",
+            1.25 if gated else None,
+            f"raw {raw_us:.2f} us, {reads:.2f} reads a chunk; pairs: {', '.join(f'{r:.2f}' for r in ratios)}",
         ),
     ]
     if gated:
-        their_us = theirs.cpu_us_per_chunk if theirs else None
-        ratio = cpu_us / their_us if their_us else None
+        ratio = ours / theirs_us if theirs_us else None
         rows.append(
-            Row(f"CPU / sglang-bench, {c}", ratio, "x", 0.8, f"{their_us:.2f} us" if their_us else "")
+            Row(f"CPU / sglang-bench, {c}", ratio, "x", 0.8, f"{theirs_us:.2f} us" if theirs_us else "")
         )
     return rows
 
@@ -120,12 +147,11 @@ def cumulative(bench: Bench) -> list[Row]:
         found = bench.ours(port, streams, 1000)
         cpu_us = found.audit.client_cpu_s / read_log(port).events * 1e6
         ratio, note = None, ""
-        if bench.peers is not None and peers.installed("sglang-bench", bench.peers):
-            theirs = peers.run(
-                "sglang-bench", bench.peers, peers.Load(port, streams, 1000), bench.client_cpus
-            )
-            if theirs.cpu_us_per_chunk:
-                ratio, note = cpu_us / theirs.cpu_us_per_chunk, f"{theirs.cpu_us_per_chunk:.2f} us"
+        if bench.peers.python("sglang-bench"):
+            load = Load(port, streams, 1000)
+            theirs_us = run_peer("sglang-bench", bench.peers, load, bench.client_cpus).cpu_us_per_chunk
+            if theirs_us:
+                ratio, note = cpu_us / theirs_us, f"{theirs_us:.2f} us"
     return [
         Row(f"CPU per chunk, 1,000 cumulative tokens, c={streams}", cpu_us, "us"),
         Row("CPU / sglang-bench, 1,000 cumulative tokens", ratio, "x", 0.6, note),
@@ -165,13 +191,16 @@ def speculative(bench: Bench, route: Route) -> list[Row]:
     ]
 
 
-def starved(bench: Bench) -> list[Row]:
+def starved(bench: Bench, stamps: Stamps) -> list[Row]:
     """Three busy loops on the client's CPU: the run is void, or right within 1 %."""
+    title = f"starved, {stamps} stamps: error without a flag"
+    if stamps == "tap" and not allowed():
+        return [Row(title, None, "%", 1.0, "needs CAP_NET_RAW")]
     with (
         truth_server(bench.truth, bench.server_cpus) as port,
         busy_loops(3, bench.client_cpus),
     ):
-        found = bench.ours(port, 16, bench.tokens)
+        found = bench.ours(port, 16, bench.tokens, stamps=stamps)
         truth = read_log(port)
     itl_true = float(np.percentile(truth.gaps_ms, 99))
     worst = max(
@@ -181,44 +210,34 @@ def starved(bench: Bench) -> list[Row]:
     )
     causes = ", ".join(reason.cause for reason in found.void)
     note = f"error {worst:.2%}; " + (f"void: {causes}" if causes else "not void")
-    return [Row("starved: error without a flag", 0.0 if causes else worst * 100, "%", 1.0, note)]
+    return [Row(title, 0.0 if causes else worst * 100, "%", 1.0, note)]
 
 
 def side_by_side(bench: Bench, streams: int) -> list[Row]:
     """The peers on the same server, one after the other."""
     rows = []
-    for name in peers.PEERS:
+    for name in PEERS:
         title = f"{name}, c={streams}"
-        if bench.peers is None or not peers.installed(name, bench.peers):
+        if bench.peers.python(name) is None:
             rows.append(Row(f"CPU per chunk: {title}", None, "us"))
             continue
         with truth_server(bench.truth, bench.server_cpus) as port:
             try:
-                found = peers.run(
-                    name, bench.peers, peers.Load(port, streams, bench.tokens), bench.client_cpus
-                )
+                found = run_peer(name, bench.peers, Load(port, streams, bench.tokens), bench.client_cpus)
             except TokgateError as error:
                 rows.append(
                     Row(f"CPU per chunk: {title}", None, "us", None, " | ".join(str(error).split("\n")))
                 )
                 continue
             truth = read_log(port)
+        itl_ms, ttft_ms = (
+            float(np.percentile(truth.gaps_ms, 99)),
+            float(np.percentile(truth.ttft_s, 99)) * 1e3,
+        )
         rows += [
-            Row(f"CPU per chunk: {title}", found.cpu_us_per_chunk, "us"),
-            Row(
-                f"ITL p99: {title}",
-                found.itl_p99_ms,
-                "ms",
-                None,
-                f"true {np.percentile(truth.gaps_ms, 99):.3f}",
-            ),
-            Row(
-                f"TTFT p99: {title}",
-                found.ttft_p99_ms,
-                "ms",
-                None,
-                f"true {np.percentile(truth.ttft_s, 99) * 1e3:.1f}",
-            ),
+            Row(f"CPU per chunk: {title}", found.cpu_us_per_chunk, "us", None, bench.peers.version(name)),
+            Row(f"ITL p99: {title}", found.itl_p99_ms, "ms", None, f"true {itl_ms:.3f}"),
+            Row(f"TTFT p99: {title}", found.ttft_p99_ms, "ms", None, f"true {ttft_ms:.1f}"),
         ]
     return rows
 
@@ -252,31 +271,48 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def document(rows: Sequence[Row], facts: str, today: str) -> None:
+    """Put the rows into the page on the client."""
+    lines = [f"{today}; {facts}", "", "| what | value | bound | |", "|---|---:|---|---|"]
+    for row in rows:
+        value = "not run" if row.value is None else f"{row.value:.4g} {row.unit}"
+        bound = "" if row.limit is None else f"<= {row.limit:g} {row.unit}"
+        missed = "MISSED; " if row.missed else ""
+        lines.append(f"| {row.name} | {value} | {bound} | {(missed + row.note).rstrip('; ')} |")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(before + "\n".join([BEGIN, *lines, END]) + after, encoding="utf-8")
+
+
 def main() -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.client", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the main rows, under 50 s")
     parser.add_argument(
-        "--peers", type=Path, help="folder with the peers' environments, outside the repository"
+        "--peers", type=Path, help="folder with environments of AIPerf and GuideLLM, outside the repository"
     )
     parser.add_argument(
-        "--install-peers", nargs="*", metavar="NAME", help=f"install into --peers: {', '.join(peers.PEERS)}"
+        "--sglang", type=Path, metavar="ENGINE.yaml", help="SGLang's clients; default: tokgate env make cpu"
+    )
+    parser.add_argument(
+        "--install-peers", nargs="*", metavar="NAME", help=f"install into --peers: {', '.join(PEERS)}"
     )
     parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--write", action="store_true", help="also write the table into the docs")
     options = parser.parse_args()
     if options.install_peers is not None:
         if options.peers is None:
             parser.error("--install-peers needs --peers FOLDER")
-        for name in options.install_peers or list(peers.PEERS):
-            if name not in peers.PEERS:
-                parser.error(f"no peer '{name}'; known: {', '.join(peers.PEERS)}")
+        for name in options.install_peers or [n for n in PEERS if PEERS[n].packages]:
+            if name not in PEERS:
+                parser.error(f"no peer '{name}'; known: {', '.join(PEERS)}")
             try:
-                peers.install(name, options.peers)
+                install(name, options.peers)
                 print(f"{name}: installed")
             except TokgateError as error:
                 print(f"{name}: {error}")
         return 0
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus, before = sorted(os.sched_getaffinity(0)), os.getloadavg()[0]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tokgate-bench-") as folder:
         try:
@@ -285,7 +321,7 @@ def main() -> int:
                 reader=compiled("raw_reader", Path(folder)),
                 server_cpus=(cpus[0],),
                 client_cpus=(cpus[-1],),
-                peers=options.peers,
+                peers=Places.find(options.peers, options.sglang),
                 tokens=300 if options.quick else 1000,
             )
             rows = _experiments(bench, options.quick)
@@ -300,6 +336,9 @@ def main() -> int:
     if options.json:
         facts = {"tokgate": __version__, "host": host, "load": load, "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    if options.write:
+        today = datetime.date.today().isoformat()
+        document(rows, f"tokgate {__version__}; {host}; load before {before:.1f}", today)
     missed = sum(row.missed for row in rows)
     if missed:
         print(f"{missed} row{'s' if missed > 1 else ''} missed")
@@ -310,14 +349,16 @@ def _experiments(bench: Bench, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for streams in (1, 16, 64, 256):
         rows += settled(lambda c=streams: accuracy(bench, c))  # type: ignore[misc]
+    for streams in (256,) if quick else (16, 64, 256):
+        rows += settled(lambda c=streams: cost(bench, c, 3))  # type: ignore[misc]
     rows += settled(lambda: cumulative(bench))
-    if not quick:
-        rows += settled(lambda: memory(bench))
+    rows += settled(lambda: memory(bench))
     for route in ("generate", "completions"):
         rows += settled(lambda r=route: speculative(bench, r))  # type: ignore[misc]
-    rows += settled(lambda: starved(bench))
+    for stamps in ("kernel", "tap"):
+        rows += settled(lambda s=stamps: starved(bench, s))  # type: ignore[misc]
     if not quick:
-        for streams in (16, 64, 256):
+        for streams in (64, 256):
             rows += side_by_side(bench, streams)
     return rows
 

@@ -17,7 +17,7 @@ import time
 from tokgate.load.connection import READ_SIZE, READABLE, Stream
 from tokgate.load.events import digest
 from tokgate.load.reader import Control, Reader
-from tokgate.load.record import Log, Record
+from tokgate.load.record import Line, Log, Record
 from tokgate.load.wire import Response
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -95,11 +95,14 @@ class Play:
         """What the worker keeps of a response that arrives in these reads. Shapes learned before stay known."""
         stream, record, over = Stream(), Record(0, 3, 1), False
         stream.begin(record, memoryview(b""), 1)
+        record.line, consumed = Line(1), 0
         reads = [piece[at : at + READ_SIZE] for piece in pieces for at in range(0, len(piece), READ_SIZE)]
         self.looked.clear()
 
         def recv(buffers: list[bytearray], _: int) -> tuple[int, Control, int, None]:
+            nonlocal consumed
             piece = reads.pop(0)
+            consumed += len(piece)
             buffers[0][: len(piece)] = piece
             return len(piece), [], 0, None
 
@@ -114,6 +117,8 @@ class Play:
         if not over:
             stream.response.eof()
         self._log.settle()
+        if record.line.offset != consumed or sorted(record.ends) != list(record.ends):
+            raise AssertionError(f"{consumed} bytes read, {record.line.offset} accounted for: {pieces!r}")
         return record, stream.response
 
     def kept(self, pieces: list[bytes]) -> tuple[object, ...]:

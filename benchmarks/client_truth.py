@@ -132,8 +132,16 @@ class Reading:
     ttft_p99_ms: float | None
 
 
-def raw_reader(binary: Path, port: int, cpus: Sequence[int], streams: int, tokens: int) -> Reading:
-    """The floor: a C program that receives and reads the clock."""
+@dataclass(frozen=True, slots=True)
+class RawReading:
+    """The raw reader's run; fewer reads than chunks would mean that it merged some."""
+
+    cpu_us_per_chunk: float
+    reads_per_chunk: float
+
+
+def raw_reader(binary: Path, port: int, cpus: Sequence[int], streams: int, tokens: int) -> RawReading:
+    """The floor: a C program that receives with the kernel's stamp and reads the clock."""
     done = subprocess.run(
         [binary, str(port), str(streams), str(tokens)],
         capture_output=True,
@@ -143,7 +151,8 @@ def raw_reader(binary: Path, port: int, cpus: Sequence[int], streams: int, token
         preexec_fn=lambda: os.sched_setaffinity(0, cpus),
     )
     found = json.loads(done.stdout)
-    return Reading(found["cpu_s"] / (streams * tokens) * 1e6, found["itl_p99_ms"], found["ttft_p99_ms"])
+    chunks = streams * tokens
+    return RawReading(found["cpu_s"] / chunks * 1e6, found["reads"] / chunks)
 
 
 @contextmanager

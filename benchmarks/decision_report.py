@@ -210,15 +210,15 @@ def _percent(cell: Cell) -> str:
     return f"0 (< {100 * cell.rate_at_most:.2g} %)"
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, text: str, begin_mark: str = BEGIN, end_mark: str = END) -> None:
     """Put the tables between the page's markers.
 
     Raises:
         ValueError: the page has no markers.
     """
     old = path.read_text(encoding="utf-8")
-    head, begin, rest = old.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+    head, begin, rest = old.partition(begin_mark)
+    _, end, tail = rest.partition(end_mark)
     if not begin or not end:
-        raise ValueError(f"{path} lacks the markers {BEGIN} and {END}")
-    path.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}", encoding="utf-8")
+        raise ValueError(f"{path} lacks the markers {begin_mark} and {end_mark}")
+    path.write_text(f"{head}{begin_mark}\n{text}\n{end_mark}{tail}", encoding="utf-8")

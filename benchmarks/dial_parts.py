@@ -32,9 +32,7 @@ def baseline(bench: Bench, questions: Questions, expected: Future[Expected]) -> 
         bench.fleet.server(bench.profile("baseline"), bench.pair(bench.first)) as server,
     ):
         cycle = bench.client(server).answer(questions.cycle)
-        answers = parity.ask(
-            server.url, questions.many, as_reference=True, with_floor=True, timeout_s=bench.fleet.left_s
-        )
+        answers = parity.ask(bench.client(server), questions.many, as_reference=True)
         bench.reference = answers
         bench.answers["baseline"] = [*cycle, *answers.outputs]
         right = expected.result(bench.fleet.left_s)
@@ -159,10 +157,7 @@ def tie(bench: Bench, questions: Questions) -> None:
 
         def reference() -> None:
             with bench.fleet.server(bench.profile("near-tie-baseline"), folder) as server:
-                ask = bench.fleet.left_s
-                answers["baseline"] = parity.ask(
-                    server.url, case, as_reference=True, with_floor=True, timeout_s=ask
-                )
+                answers["baseline"] = parity.ask(bench.client(server), case, as_reference=True)
                 alone = case.model_copy(update={"together": False, "requests": case.requests[:8]})
                 answers["one by one"] = parity.Answers(tuple(bench.client(server).answer(alone)), (), None)
 

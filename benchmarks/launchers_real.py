@@ -126,7 +126,7 @@ class Trials:
             lines.append(
                 # In a subshell: its parent ends at once, so no parent link leads to it.
                 f"(setsid {shlex.quote(engine.python)} -c {shlex.quote(HOLDER)} {device} "
-                "</dev/null >/dev/null 2>&1 &)"
+                f"</dev/null >{shlex.quote(str(folder / 'holder.txt'))} 2>&1 &)"
             )
         # tokgate's launcher writes the log itself.
         log = "" if launcher == "tokgate" else f" >{shlex.quote(str(folder / 'engine.log'))} 2>&1"

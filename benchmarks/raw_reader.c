@@ -1,4 +1,4 @@
-/* The least that a client of token streams can do: receive, read the clock, keep the time.
+/* The least that a client of token streams can do: receive with the kernel's stamp, read the clock, keep both.
  *
  * usage: raw_reader PORT STREAMS TOKENS
  * Opens STREAMS connections to 127.0.0.1:PORT, sends one /generate on each, reads to the end, prints
@@ -17,6 +17,10 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifndef SO_TIMESTAMPNS
+#define SO_TIMESTAMPNS 35
+#endif
 
 static int64_t now_ns(void) {
     struct timespec t;
@@ -58,6 +62,7 @@ int main(int argc, char **argv) {
         size, body);
     int poller = epoll_create1(0);
     int64_t *times = calloc((size_t)streams * (size_t)(tokens + 8), sizeof *times);
+    struct timespec *stamps = calloc((size_t)streams * (size_t)(tokens + 8), sizeof *stamps);
     int *reads = calloc((size_t)streams, sizeof *reads), *fds = calloc((size_t)streams, sizeof *fds);
     int64_t *sent = calloc((size_t)streams, sizeof *sent);
     for (int i = 0; i < streams; i++) {
@@ -66,6 +71,8 @@ int main(int argc, char **argv) {
             perror("connect");
             return 1;
         }
+        int one = 1;
+        setsockopt(fds[i], SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
         struct epoll_event e = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
         epoll_ctl(poller, EPOLL_CTL_ADD, fds[i], &e);
     }
@@ -81,11 +88,20 @@ int main(int argc, char **argv) {
         if (n <= 0) return 1;
         for (int k = 0; k < n; k++) {
             int i = (int)events[k].data.u32;
-            ssize_t got = recv(fds[i], buffer, sizeof buffer, 0);
+            char control[64];
+            struct iovec part = {buffer, sizeof buffer};
+            struct msghdr message = {
+                .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+            ssize_t got = recvmsg(fds[i], &message, 0);
             int64_t now = now_ns();
+            struct cmsghdr *stamp = CMSG_FIRSTHDR(&message);
             if (got <= 0) return 1;
             total++;
-            if (got > 5 && memcmp(buffer, "HTTP/", 5) && reads[i] < tokens) times[(size_t)i * (size_t)(tokens + 8) + (size_t)reads[i]++] = now;
+            if (got > 5 && memcmp(buffer, "HTTP/", 5) && reads[i] < tokens) {
+                size_t at = (size_t)i * (size_t)(tokens + 8) + (size_t)reads[i]++;
+                times[at] = now;
+                if (stamp) memcpy(stamps + at, CMSG_DATA(stamp), sizeof *stamps);
+            }
             if (got >= 5 && !memcmp(buffer + got - 5, "0\r\n\r\n", 5)) {
                 epoll_ctl(poller, EPOLL_CTL_DEL, fds[i], NULL);
                 open_streams--;

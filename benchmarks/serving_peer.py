@@ -20,6 +20,7 @@ from tokgate.config.workloads import Workload
 from tokgate.errors import HostFault
 from tokgate.load.client import Measurement
 
+DRIVER = HERE / "serving_driver.py"
 # name -> (tokgate's metric, factor, bench_serving's field): what each tool calls it.
 METRICS: Mapping[str, tuple[str, float, str]] = {
     "output tok/s": ("output_tok_s", 1, "output_throughput"),
@@ -37,9 +38,10 @@ class Driver:
     Args:
         engine: whose environment has SGLang.
         folder: receives its log and each run's.
+        cpus: to which it is bound, if to any.
     """
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
+    def __init__(self, engine: Engine, folder: Path, cpus: Sequence[int] = ()) -> None:
         self._folder = folder
         self._runs = 0
         self.version = ""
@@ -51,13 +53,14 @@ class Driver:
         first = engine.launcher[:1] if engine.launcher[0].endswith(".py") else ()
         with (folder / "driver.log").open("wb") as errors:
             self._process = subprocess.Popen(
-                [engine.python, str(HERE / "serving_driver.py"), *first],
+                [engine.python, str(DRIVER), *first],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 env=env,
                 start_new_session=True,
+                preexec_fn=(lambda: os.sched_setaffinity(0, cpus)) if cpus else None,
             )
 
     def ready(self, within_s: float) -> None:
@@ -109,7 +112,7 @@ class Driver:
     def close(self) -> None:
         """End the process and the run that may be in it."""
         self._kill()
-        self._process.wait()
+        self._process.communicate()
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -1,9 +1,17 @@
-"""The table of ``benchmarks.serving``: a column a cell, three rows a metric."""
+"""The table of ``benchmarks.serving``: a column a cell, three rows a metric.
+
+    python -m benchmarks.serving_table serving.json [ROUND]
+
+prints it again from what was kept: medians, or one round by itself.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks.serving_peer import METRICS
@@ -54,3 +62,15 @@ def void_notes(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
             runs = len(cell["tokgate"])
             lines.append(f"{key}: {runs - len(valid(cell))} of {runs} runs void: {min(causes)}")
     return lines
+
+
+def one_round(cells: Mapping[str, Mapping[str, Any]], number: int) -> dict[str, dict[str, Any]]:
+    """The cells with what was seen in one round, counted from 1."""
+    return {
+        key: {tool: runs[number - 1 : number] for tool, runs in cell.items()} for key, cell in cells.items()
+    }
+
+
+if __name__ == "__main__":
+    kept = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["cells"]
+    print("\n".join(table(one_round(kept, int(sys.argv[2])) if len(sys.argv) > 2 else kept)))

@@ -22,6 +22,8 @@ START_S = 75.0
 """What a start of two ranks is taken to last, before one was seen."""
 MEASURE_S = 20.0
 END_S = 12.0
+# To interrupt what is not done, to see the queued gate get its GPU and end it, and to accept.
+RESERVE_S = 55.0
 
 
 class Gate:
@@ -111,7 +113,7 @@ def gate(host: Host, start_s: float | None) -> None:
         return
     # The first phase found no compiled kernels and shared the host with two other servers.
     each_s = (START_S if start_s is None else start_s / 2) + MEASURE_S
-    fitting = int((host.left_s - 45) / each_s)
+    fitting = int((host.left_s - RESERVE_S) / each_s)
     if fitting < 1:
         host.say("gate", "a gate of profiles on two GPUs", None, f"{host.left_s:.0f} s are left")
         return
@@ -126,7 +128,7 @@ def gate(host: Host, start_s: float | None) -> None:
         CUDA_VISIBLE_DEVICES="1",
     )  # fmt: skip
     early = False
-    while two.process.poll() is None and host.left_s > 40:
+    while two.process.poll() is None and host.left_s > RESERVE_S:
         early = early or (queued.has_claimed() and two.is_running())
         time.sleep(0.1)
     code = two.wait(0.0 if two.process.poll() is None else 5.0)

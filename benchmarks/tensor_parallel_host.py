@@ -100,7 +100,7 @@ class Host:
     def profile(self, name: str, **changes: Any) -> Profile:
         """A shipped profile with as many ranks as there are here, small enough for several beside each other."""
         found = load_profiles(self.config / "profiles.yaml").get(name)
-        small = {"tp": self.tp, "mem_fraction": 0.3, "max_total_tokens": 32768, "cuda_graph_max_bs": 8}
+        small = {"tp": self.tp, "mem_fraction": 0.7, "max_total_tokens": 32768, "cuda_graph_max_bs": 8}
         return replace(found, **{**small, "max_running_requests": 8, **changes})
 
     def start(self, profile: Profile, name: str, *, plant: Plant | None = None, **floors: float) -> Server:
@@ -176,17 +176,15 @@ class Plant:
 
     Args:
         rank: whom, ``TP1``.
-        line: the log line after which it is suspended.
+        line: what the log must show before it is suspended.
         seconds: for how long; ``None``: for good.
-        delay_s: between the line and the signal.
     """
 
-    def __init__(self, rank: str, line: str, seconds: float | None, delay_s: float = 0.0) -> None:
+    def __init__(self, rank: str, line: str, seconds: float | None) -> None:
         self.rank = rank
         self.seconds = seconds
         self.suspended: proc.Process | None = None
         self._line = re.compile(line)
-        self._delay_s = delay_s
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
@@ -197,7 +195,6 @@ class Plant:
         """Until the line has come and the rank was suspended, or it is cancelled."""
         while not self._cancelled.wait(0.003):
             if log.is_file() and self._line.search(log.read_text(encoding="utf-8", errors="replace")):
-                self._cancelled.wait(self._delay_s)
                 self._suspend(trial)
                 return
 

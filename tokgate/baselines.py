@@ -7,6 +7,8 @@ writes them, and nothing lowers one by itself.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +23,8 @@ from tokgate.errors import ResultsUnwritable, UsageFault
 from tokgate.load.sample import Identity, Sample
 
 SCHEMA = 1
+STARTUP = "startup"
+"""The workload name under which start-up times are stored and judged."""
 HEADER = "# Written by `tokgate accept`, reviewed by people. A session is one recorded run.\n"
 
 
@@ -34,6 +38,7 @@ class SessionSection(Section):
     launches: int
     reason: str = ""
     samples: dict[str, list[float]]
+    digest: str = ""
 
 
 class EpochSection(Section):
@@ -106,9 +111,26 @@ def _load(path: Path) -> Baseline:
         document.fault(("schema",), f"is {raw.schema_}, this tokgate reads {SCHEMA}")
     if not raw.epochs or not raw.epochs[-1].sessions:
         document.fault(("epochs",), "holds no session")
+    for e, epoch in enumerate(raw.epochs):
+        for n, session in enumerate(epoch.sessions):
+            if session.digest not in ("", digest(session.model_dump())):
+                document.fault(
+                    ("epochs", e, "sessions", n, "digest"),
+                    f"does not fit the session of run {session.run}: it was edited after `tokgate accept` wrote it",
+                )
     document.check()
     last = raw.epochs[-1]
     return Baseline(path, raw.identity.model_dump(), tuple(last.sessions), last.reason)
+
+
+def digest(session: Mapping[str, object]) -> str:
+    """Of what a session says that it measured: provenance and figures, not the reason given.
+
+    Against slips of an editor and of a merge, not against intent: who edits figures can write a digest.
+    """
+    said = {key: session[key] for key in ("run", "at", "sglang", "tokgate", "launches", "samples")}
+    text = json.dumps(said, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def differences(baseline: Baseline, identity: Identity) -> list[str]:
@@ -195,6 +217,7 @@ def accept(
             "reason": reason,
             "samples": figures,
         }
+        session["digest"] = digest(session)
         prepared.append((path, _updated(path, first, session, reason=reason, run=run, new_epoch=new_epoch)))
     for path, content in prepared:
         _write(path, content)

@@ -110,8 +110,9 @@ def _by_program(site: Path, names: list[str], pieces: Pieces) -> None:
     output = process.stdout
 
     def drain() -> None:
-        while block := output.read(BLOCK):
-            pieces.write(block)
+        with output:
+            while block := output.read(BLOCK):
+                pieces.write(block)
 
     reader = threading.Thread(target=drain)
     reader.start()

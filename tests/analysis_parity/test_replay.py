@@ -33,7 +33,7 @@ def test_equal_servers_pass(case, serve, capsys):
     out = capsys.readouterr().out
     assert out.startswith("PASS 3 of 3 outputs equal, 48 tokens compared")
     assert "control: the reference against itself: 3 of 3 outputs equal" in out
-    assert "(48 gaps)" in out
+    assert "(96 gaps)" in out, "3 requests x 16 tokens, re-scored and asked alone"
 
 
 def test_a_wrong_token_fails_with_its_place(case, serve, capsys):

@@ -112,3 +112,27 @@ def test_orphans_are_found(tmp_path: Path, make_sample: Make) -> None:
     accept(tmp_path, [make_sample({"output_tok_s": 82.0}), make_sample({"output_tok_s": 1.0}, profile="old")])
     orphans = baselines.orphans(tmp_path, "emulated-founding", [("baseline", "chat-bs1")])
     assert orphans == [tmp_path / "emulated-founding/old/chat-bs1.yaml"]
+
+
+def test_figures_edited_by_hand_are_refused_with_their_line(tmp_path: Path, make_sample: Make) -> None:
+    (path,) = accept(tmp_path, [make_sample({"output_tok_s": 82.5})])
+    good = path.read_text()
+    path.write_text(good.replace("82.5", "72.5"))
+    with pytest.raises(ConfigFault, match=r"chat-bs1\.yaml") as caught:
+        read(tmp_path)
+    assert "edited after `tokgate accept` wrote it" in str(caught.value)
+    line = next(
+        n for n, text in enumerate(good.splitlines(), 1) if "digest:" in text and "_digest" not in text
+    )
+    assert f":{line}: epochs[0].sessions[0].digest" in str(caught.value)
+    # The reason is for people, who may word it better; sessions of before digests have none.
+    path.write_text(good.replace("reason: first record", "reason: the very first record"))
+    assert read(tmp_path).series("output_tok_s") == [[82.5]]
+    path.write_text("\n".join(text for text in good.splitlines() if not text.strip().startswith("digest:")))
+    assert read(tmp_path).series("output_tok_s") == [[82.5]]
+
+
+def test_digests_of_earlier_epochs_survive_a_change_of_identity(tmp_path: Path, make_sample: Make) -> None:
+    accept(tmp_path, [make_sample({"output_tok_s": 82.5})])
+    accept(tmp_path, [make_sample({"output_tok_s": 1e-05})], run="r2", new_epoch=True)
+    assert read(tmp_path).series("output_tok_s") == [[1e-05]]

@@ -15,7 +15,10 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "wheels"
     folder.mkdir()
     monkeypatch.setenv("UV_FIND_LINKS", str(folder))
-    monkeypatch.setenv("UV_NO_INDEX", "1")
+    # An index that holds nothing: uv knows no variable that turns it off.
+    empty = tmp_path / "empty-index"
+    empty.mkdir()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", empty.as_uri())
     return folder
 
 

@@ -227,6 +227,13 @@ def test_odd_rank(emulate: Start) -> None:
     assert float(used["1"]) > 2 * float(used["0"])
 
 
+def test_late_rank(emulate: Start) -> None:
+    """The others stand in their capture until it comes: what the log says took long is not what was slow."""
+    server = emulate("--tp-size", "2", "--fault", "late-rank:TP1").wait_ready()
+    took = dict(re.findall(r"TP(\d)\] Capture target decode CUDA graph end. elapsed=([\d.]+)", server.log))
+    assert float(took["0"]) > 2 and float(took["0"]) > float(took["1"]) + 1
+
+
 def test_missing_metrics(emulate: Start) -> None:
     server = emulate(*EAGLE3, "--enable-metrics", "--fault", "missing-metrics").wait_ready()
     text = server.get("/metrics").body.decode()

@@ -41,10 +41,12 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def offline(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def offline(wheels: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PIP", "UV"):
         monkeypatch.setenv(f"{name}_FIND_LINKS", str(wheels))
-        monkeypatch.setenv(f"{name}_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    # An index that holds nothing: uv knows no variable that turns it off.
+    monkeypatch.setenv("UV_DEFAULT_INDEX", tmp_path_factory.mktemp("empty-index").as_uri())
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
 
 
@@ -305,7 +307,7 @@ def test_command_makes_lists_bounds_and_removes(tmp_path: Path, capsys: pytest.C
     assert run(["env", "make", "0.5.15", "--keep-gib", "0.000001", *root]) == 0
     assert "removed sglang-0.5.13, the least recently used" in capsys.readouterr().out
     assert run(["env", "list", *root]) == 0
-    assert "sglang-0.5.15     SGLang 0.5.15 from sglang==0.5.15: 0.0 GB, used " in capsys.readouterr().out
+    assert "sglang-0.5.15     version 0.5.15 from sglang==0.5.15: 0.0 GB, used " in capsys.readouterr().out
     assert run(["env", "remove", "sglang-0.5.13", *root]) == 2
     assert f"no environment named 'sglang-0.5.13' in {tmp_path}\nthere are: sglang-0.5.15" in (
         capsys.readouterr().err

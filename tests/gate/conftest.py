@@ -15,4 +15,5 @@ def founding(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         "--profiles=eagle3-graphs",
         "--workloads=chat-bs1",
         "--runs=6",
+        "--trace-steps=10",
     )

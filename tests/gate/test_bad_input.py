@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -46,6 +47,8 @@ def run(results: Path, *arguments: str) -> tuple[int, str]:
         (["--profiles="], r"given without a name"),
         (["--baselines=pyproject.toml"], r"is not a folder"),
         (["-k", "nothing_of_that_name"], r"deselected"),
+        (["-p", "no:benchmark"], r"pytest-benchmark, which is switched off"),
+        (["--startup-repeats=0"], r"'0' is not a whole number from 1 to 10000"),
     ],
 )
 def test_options_that_mean_nothing_exit_2(arguments: list[str], line: str, tmp_path: Path) -> None:
@@ -142,3 +145,45 @@ def test_a_full_disk_is_said_and_what_was_written_stays(tmp_path: Path) -> None:
     assert "Traceback" not in output
     assert done.returncode == 3, output
     assert list((tmp_path / "kept").rglob("*.sample.json"))
+
+
+def test_a_damaged_baseline_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    stored = tmp_path / "baselines" / "emulated-steady" / "baseline"
+    stored.mkdir(parents=True)
+    (stored / "chat-bs1.yaml").write_text("schema: 1\nidentity: {engine: 7}\n")
+    code, output = run(
+        tmp_path / "results",
+        "--engine=emulated:steady",
+        "--profiles=baseline",
+        "--workloads=chat-bs1",
+        f"--baselines={tmp_path / 'baselines'}",
+    )
+    assert code == 2
+    assert re.search(r"chat-bs1\.yaml:2: identity\.engine", output), output
+    assert not list((tmp_path / "results").glob("*/run.json"))
+
+
+def test_paths_are_the_callers_whatever_the_folder(tmp_path: Path) -> None:
+    """And what -k leaves out is said when the run is accepted; JUnit's file is named where it is."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "tokgate", "gate", f"--folder={ROOT}", "-p", "no:cacheprovider",
+            "--results=mine", "--engine=emulated:steady", "--profiles=baseline", "-k=startup and not startup_time",
+        ],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = (path.parent for path in (tmp_path / "mine").glob("2*/run.json"))
+    assert (found / "junit.xml").is_file()
+    assert f"generated xml file: {found / 'junit.xml'}" in done.stdout
+    accepted = tokgate(
+        "accept",
+        "latest",
+        f"--results={tmp_path / 'mine'}",
+        f"--baselines={tmp_path / 'b'}",
+        "--reason=first",
+    )
+    assert re.search(
+        r"not the whole gate: \d+ tests were left out .*test_throughput \(\d+\)", accepted.stdout
+    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.gate.runs import Finished, gate, tokgate
+from tests.gate.runs import ROOT, Finished, gate, tokgate
 from tokgate.analysis.parity_case import load_case
 from tokgate.verdict import Kind
 
@@ -99,6 +100,29 @@ def test_a_capture_that_never_ends_is_a_hang_of_its_profile_alone(tmp_path: Path
     assert hang.headline.startswith("draft-extend graph capture: no progress for")
     assert run.one("startup[baseline]").kind is Kind.PASS
     assert any(path.endswith(".log") for path in hang.files)
+    assert run.code == 1
+
+
+def test_a_death_while_it_is_measured_is_not_waited_out(tmp_path: Path) -> None:
+    """The detokenizer dies and its server says nothing: long before the client's deadline it is told."""
+    config = tmp_path / "config"
+    config.mkdir()
+    for name in ("profiles", "workloads", "gate"):
+        text = (ROOT / "perf_tests" / f"{name}.yaml").read_text()
+        text = text.replace(
+            "  usual_time_factor:", "  request_gap_s: 500\n  request_total_s: 500\n  usual_time_factor:"
+        )
+        (config / f"{name}.yaml").write_text(text)
+    run = gate(
+        tmp_path,
+        *QUICK,
+        "--profiles=baseline",
+        f"--config-folder={config}",
+        "--engine-fault=detokenizer-exit:100",
+        "-k=throughput",
+    )
+    assert {v.kind for v in run.verdicts} == {Kind.EXITED}, run.output
+    assert re.search(r"detokenizer \(pid \d+\)", run.verdicts[0].headline), run.output
     assert run.code == 1
 
 

@@ -11,7 +11,7 @@ from tokgate.cli.gate import Ended, _exit_code
 from tokgate.errors import HostFault, UsageFault
 from tokgate.gate import setup as gate_setup
 from tokgate.gate import share
-from tokgate.gate.results import read_verdicts
+from tokgate.gate.results import read_run, read_verdicts
 from tokgate.gate.run import Run
 from tokgate.verdict import Kind
 
@@ -60,8 +60,9 @@ def test_profiles_with_ranks_get_as_many_gpus(tmp_path: Path) -> None:
     )
     setup = gate_setup.read(request)
     shares = share.deal(setup, (0, 1, 2, 3), emulated=True)
-    assert [item.gpus for item in shares] == [(0, 1), (2, 3)]
-    assert shares[0].name == "0+1"
+    # The small ones first, as many side by side as there are GPUs; then the large ones.
+    assert shares == [share.Share((0,), ("eagle3-graphs",)), share.Share((0, 1), ("baseline-eager",))]
+    assert shares[1].name == "0+1"
     # On one GPU the profile with two ranks is left out and said to be, not measured on too few.
     assert share.deal(setup, (0,), emulated=True) == [share.Share((0,), ("eagle3-graphs",))]
     assert share.left_out(setup, (0,)) == {"baseline-eager": "needs 2 GPUs and --gpus names 1"}
@@ -132,6 +133,29 @@ def test_shares_run_side_by_side_and_are_summed_up(tmp_path: Path) -> None:
     }
     assert seen == {"1"}
     assert done.returncode == 1, output
+
+
+@pytest.mark.slow
+def test_shares_of_another_size_come_after(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    done = tokgate(
+        "gate",
+        "--gpus=0,1",
+        "perf_tests",
+        "-p",
+        "no:cacheprovider",
+        "--engine=emulated:steady",
+        "--profiles=baseline,baseline-eager,tp2-baseline",
+        "-k=startup and not startup_time",
+        f"--results={results}",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in ("GPU 0: baseline\n", "GPU 1: baseline-eager\n", "GPU 0+1: tp2-baseline\n"):
+        assert f"tokgate: {words}" in done.stdout
+    runs = [read_run(path.parent) for path in results.glob("*/run.json") if not path.parent.is_symlink()]
+    (large,) = (run for run in runs if run["profiles"] == ["tp2-baseline"])
+    assert len(runs) == 3
+    assert all(run["ended_at"] <= large["started_at"] for run in runs if run is not large)
 
 
 def test_gpus_without_any_gpu_is_the_hosts_fault(tmp_path: Path) -> None:

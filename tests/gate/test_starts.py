@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.gate.runs import ROOT, Finished, gate, tokgate
+from tokgate.baselines import digest
+from tokgate.gate.measurement import Started
+from tokgate.gate.starts import Starts
+from tokgate.load.sample import Sample
 from tokgate.verdict import Kind
 
 QUICK = ("--engine=emulated:steady", "--profiles=baseline")
@@ -51,6 +57,18 @@ def test_no_start_hangs_without_the_fault_and_the_bound_of_the_rate_is_said(tmp_
     assert verdict.headline.startswith("none of 5 starts hung (0 %, 95 % CI 0..52 %); ready and generating")
     assert verdict.evidence["hang_rate"]["trials"] == 5  # type: ignore[index]
     assert run.code == 0
+
+
+def test_a_stored_phase_of_no_length_is_no_baseline(make_sample: Callable[..., Sample]) -> None:
+    """On a crowded host a phase of milliseconds may pass between two looks: 0 s, and no measurement."""
+    good = Started(make_sample({"imports_s": 0.15}, workload="startup"), Path("s.json"))
+    starts = Starts((good,), {})
+    found = starts.unjudged("imports_s", 0.4, [0.1, 0.0])
+    assert found is not None
+    assert found[0] is Kind.VACUOUS
+    assert "so short that a start of the stored baseline showed none of it" in found[1]
+    assert starts.unjudged("imports_s", 0.4, [0.1, 0.12]) is None
+    assert starts.unjudged("imports_s", 0.4, []) is None
 
 
 def test_starts_that_die_now_and_then_are_not_called_hung(tmp_path: Path) -> None:
@@ -148,3 +166,37 @@ def test_an_odd_rank_and_a_silent_override_are_flagged(tmp_path: Path) -> None:
     assert [c["rank"] for c in table] == ["TP0", "TP1", "TP2", "TP3"]  # type: ignore[attr-defined]
     control = gate(tmp_path / "control", *ranks).one("startup[baseline]")
     assert not any("odd" in line or "override" in line for line in (control.headline, *control.body))
+
+
+def _slower(seconds: float) -> tuple[str, str]:
+    return "--engine-flag=--scenario-override", f"--engine-flag=startup.weights_s={seconds}"
+
+
+@pytest.mark.slow
+def test_a_phase_that_takes_longer_fails_against_its_baseline(tmp_path: Path) -> None:
+    """Weights that take three seconds instead of one, against eight recorded sessions."""
+    stored = tmp_path / "baselines"
+    first = _times(tmp_path / "first", *_slower(1.0), baselines=stored)
+    done = tokgate(
+        "accept", "latest", "--reason=first", f"--results={first.results}", f"--baselines={stored}"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = stored.glob("*/baseline/startup.yaml")
+    content = yaml.safe_load(path.read_text())
+    (session,) = content["epochs"][0]["sessions"]
+    for number in range(1, 8):
+        # As seven more runs would be, each a little slower or faster in everything.
+        factor = 1 + 0.01 * (number % 3 - 1)
+        more = {**session, "run": f"{session['run']}-{number}"}
+        more["samples"] = {
+            name: [value * factor for value in values] for name, values in session["samples"].items()
+        }
+        content["epochs"][0]["sessions"].append({**more, "digest": digest(more)})
+    path.write_text(yaml.safe_dump(content))
+    slow = _times(tmp_path / "slow", *_slower(3.0), baselines=stored)
+    judged = {v.evidence["metric"]: v for v in slow.verdicts if "metric" in v.evidence}
+    assert judged["weights_s"].kind is Kind.REGRESSION, slow.output
+    assert slow.code == 1
+    control = _times(tmp_path / "control", *_slower(1.0), baselines=stored)
+    # Of a busy machine it may be undecided.
+    assert control.one("startup[baseline]", "weights_s").outcome != "failed", control.output

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.gate.runs import ROOT, Finished, tokgate
-from tests.host.conftest import HEALTHY, FakeNvml
+from tests.host.fake_nvml import HEALTHY, FakeNvml
 from tokgate.errors import HostFault
 from tokgate.gate import setup as gate_setup
 from tokgate.host import gpu

@@ -45,6 +45,11 @@ def _engines(trial: str) -> list[proc.Process]:
     return [item.process for item in marker.find_all() if item.process.pid in ours]
 
 
+def _files(folder: Path) -> list[Path]:
+    """Temporary files; the folder of locks stays, and must be empty."""
+    return [path for path in folder.iterdir() if path.name != "locks" or list(path.iterdir())]
+
+
 def _within(seconds: float, condition: Callable[[], bool]) -> bool:
     until = time.monotonic() + seconds
     while not condition():
@@ -62,14 +67,16 @@ class Gate:
     process: subprocess.Popen[bytes]
     results: Path
     log: Path
+    temporary: Path
 
     def ended(self) -> int:
-        """Its exit code, once nothing of it is left."""
+        """Its exit code, once nothing of it is left: no process, no temporary file, no lock."""
         code = self.process.wait(60)
         gone = _within(30, lambda: not _of(self.trial))
         left = {process.pid: proc.command_line(process.pid) for process in _of(self.trial)}
         assert gone, left
         assert not [m for m in marker.find_all() if m.process.pid in left]
+        assert _within(10, lambda: not _files(self.temporary)), _files(self.temporary)
         return code
 
 
@@ -81,23 +88,25 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Gate]]:
 
     def make(*command: str) -> Gate:
         trial = uuid.uuid4().hex
-        results, log = tmp_path / "results", tmp_path / "output"
+        results, log, temporary = tmp_path / "results", tmp_path / "output", tmp_path / "tmp"
+        temporary.mkdir()
+        places = {"TMPDIR": str(temporary), "TOKGATE_RUNTIME_DIR": str(temporary / "locks")}
         arguments = [*command, "perf_tests", "-p", "no:cacheprovider", f"--results={results}", *LONG]
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", *arguments],
                 cwd=ROOT,
-                env={**os.environ, TRIAL: trial, "TOKGATE_RUNTIME_DIR": str(tmp_path / "runtime")},
+                env={**os.environ, TRIAL: trial, **places},
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        gate = Gate(trial, process, results, log)
+        gate = Gate(trial, process, results, log, temporary)
+        begun.append(gate)
         measuring = _within(60, lambda: any(results.glob("*/samples/baseline/chat-bs8/*.json")))
         assert measuring, log.read_text()
-        # The control: there is something to survive.
-        assert len(_engines(trial)) >= 3
-        begun.append(gate)
+        # The control: there is something to survive, and to be left.
+        assert len(_engines(trial)) >= 3 and _within(10, lambda: bool(_files(temporary)))
         return gate
 
     yield make
@@ -133,6 +142,32 @@ def test_a_gate_that_is_told_to_stop_leaves_nothing(
     run = find_run(gate.results, "latest")
     assert read_run(run)["status"] == "interrupted"
     assert (run / "report.md").is_file()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after_s", [0.3, pytest.param(1.0, marks=SLOW), pytest.param(2.0, marks=SLOW)])
+def test_a_gate_that_is_stopped_in_its_first_seconds_says_so(
+    tmp_path: Path, number: signal.Signals, after_s: float
+) -> None:
+    """While it, or its pytest, still imports: no traceback, nothing left."""
+    (tmp_path / "tmp").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tokgate", "gate", "-p", "no:cacheprovider", f"--results={tmp_path}", *LONG],
+        cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")}, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    # Until it has its handlers, which comes before any import of weight: the interpreter has started by then.
+    assert _within(20, lambda: "tokgate" in (proc.command_line(process.pid) or ""))
+    time.sleep(after_s)
+    os.killpg(process.pid, number)
+    output, _ = process.communicate(timeout=60)
+    if process.returncode == -number:
+        pytest.skip("so busy a machine that the interpreter itself had not started")
+    assert process.returncode == 3, output
+    assert "Traceback" not in output
+    assert f"ended by {number.name}" in output or "KeyboardInterrupt" in output
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 def test_a_gate_that_is_killed_leaves_nothing(begin: Callable[..., Gate]) -> None:

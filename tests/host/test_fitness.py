@@ -126,3 +126,19 @@ def test_open_nvml_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlInit", refuse)
     opened = gpu.open_nvml()
     assert isinstance(opened, str) and opened.startswith("no NVIDIA driver answers: ")
+
+
+def test_py_spy_of_a_folder_of_packages_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `pip install --target` leaves it: in bin/ of a folder on the path, on no PATH."""
+    monkeypatch.setattr(py_spy.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(py_spy.sysconfig, "get_path", lambda name: str(tmp_path / "scripts"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setattr(py_spy.sys, "path", [str(tmp_path / "site"), ""])
+    assert py_spy.find() is None
+    for folder in ("path", "site/bin"):
+        tool = tmp_path / folder / "py-spy"
+        tool.parent.mkdir(parents=True)
+        tool.touch(0o644)
+        assert py_spy.find() != tool
+        tool.chmod(0o755)
+        assert py_spy.find() == tool

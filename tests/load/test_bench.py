@@ -116,3 +116,8 @@ def test_failures_and_stalls_end_with_one(scripted, capsys) -> None:
     good = scripted(lambda _: [stream(8)])
     assert bench(good.url, "--prompt-tokens", 3, "--output-tokens", 8) in (0, 3)
     assert "SGLang, /models/m" in capsys.readouterr().out
+
+
+def test_an_address_that_is_none_is_a_usage_error(capsys) -> None:
+    assert bench("no-such-host.invalid") == 2
+    assert "does not resolve" in capsys.readouterr().err

@@ -36,10 +36,10 @@ def test_what_was_not_run_is_neither_good_nor_bad() -> None:
 
 
 def test_an_absent_peer_is_not_run(truth_binary: Path, tmp_path: Path) -> None:
-    assert not client_peers.installed("sglang-bench", None)
-    assert not client_peers.installed("sglang-bench", tmp_path)
+    places = client_peers.Places(tmp_path, None)
+    assert [places.python(name) for name in client_peers.PEERS] == [None] * 4
     cpus = tuple(os.sched_getaffinity(0))
-    bench = Bench(truth_binary, truth_binary, cpus, cpus, tmp_path, tokens=20)
+    bench = Bench(truth_binary, truth_binary, cpus, cpus, places, tokens=20)
     rows = cumulative(bench)
     assert rows[0].value is not None and rows[0].value > 0
     assert rows[1].value is None
@@ -50,8 +50,14 @@ def test_a_peer_that_fails_is_reported_with_its_words(tmp_path: Path) -> None:
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho out of cheese >&2\nexit 4\n")
     program.chmod(0o755)
+    program.with_name("python").touch()
     with pytest.raises(HostFault) as caught:
-        client_peers.run("aiperf", tmp_path, client_peers.Load(1, 1, 30), sorted(os.sched_getaffinity(0)))
+        client_peers.run(
+            "aiperf",
+            client_peers.Places(tmp_path, None),
+            client_peers.Load(1, 1, 30),
+            sorted(os.sched_getaffinity(0)),
+        )
     assert "exit code 4" in caught.value.headline and caught.value.details == ("out of cheese",)
 
 

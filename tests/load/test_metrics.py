@@ -46,6 +46,8 @@ def recording(
         "timeline": timeline,
         "counted": True,
         "stamped": True,
+        "drops": None,
+        "unread_bytes": 0,
         "window_s": 10.0,
         "cpu_s": 0.1,
         "peak_mib": 20.0,
@@ -170,6 +172,25 @@ def merged(run: Recording, every: int) -> Recording:
     marks = np.zeros(len(run.timeline.t_s), bool)
     marks[10::every] = True
     return replace(run, timeline=replace(run.timeline, merged=marks))
+
+
+def test_a_gap_whose_ends_are_not_dated_is_left_out() -> None:
+    """The client missed a step: two events of each of 64 streams came in one read, the first without a date."""
+    streams = [steady_stream(0, 0.02, 0.005, [1] * 101) for _ in range(64)]
+    run = recording(streams)
+    t_s, marks = run.timeline.t_s.copy(), np.zeros(64 * 101, bool)
+    undated = np.arange(64) * 101 + 50
+    t_s[undated] = t_s[undated + 1]
+    marks[undated] = True
+    run = replace(run, timeline=replace(run.timeline, t_s=t_s, merged=marks))
+    assert (np.diff(t_s) > 0.0099).sum() >= 64
+    found, _ = metrics(run, 64)
+    assert found["step_ms_p99"] == pytest.approx(5.0) and found["tpot_ms"] == pytest.approx(5.0)
+    # A tap dates every event, whatever the reads were.
+    tapped, _ = metrics(replace(run, drops=0), 64)
+    assert tapped["step_ms_mean"] == pytest.approx(5.0) and tapped["step_ms_p99"] == pytest.approx(
+        5.0, rel=0.9
+    )
 
 
 def unstamped(run: Recording) -> Recording:

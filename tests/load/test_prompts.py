@@ -9,7 +9,7 @@ import pytest
 
 from tests.load.peers import workload
 from tokgate.config.workloads import Arrival, Prompts
-from tokgate.errors import LoadFault, UsageFault
+from tokgate.errors import UsageFault
 from tokgate.load.arrivals import schedule
 from tokgate.load.prompts import PromptSet, build, shipped_texts
 from tokgate.load.routes import Protocol, requests, resolve
@@ -160,7 +160,7 @@ def test_requests_are_whole(route) -> None:
         ("ftp://h", UsageFault),
         ("http://", UsageFault),
         ("http://h:port", UsageFault),
-        ("http://no-such-host.invalid:1", LoadFault),
+        ("http://no-such-host.invalid:1", UsageFault),
     ],
 )
 def test_addresses_that_cannot_be_measured(url, fault) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tokgate.errors import ModelMissing, ResultsUnwritable, UsageFault
+from tokgate.gate.modelstore import identity
 from tokgate.models import checkup, maker, presets
 from tokgate.models.dial import Dial
 from tokgate.models.forward import load_model, target_pass
@@ -243,3 +244,26 @@ def test_another_target_is_not_shared(pair, copied_pair, tmp_path):
     with pytest.raises(ModelMissing, match=r"tokenizer\.json: is missing"):
         make("tiny", tmp_path / "new", target_of=copied_pair)
     assert not (tmp_path / "new").exists()
+
+
+def test_truth_holds_predicted_verify_counts(pair):
+    examples = load_truth(pair.folder).examples
+    assert [len(each.prompt_ids) for each in examples] == [8, 64, 128]
+    for each in examples:
+        assert each.verify_count == predicted_verify_count(pair.truth, each.prompt_ids, each.new_tokens, 3)
+        assert abs(each.verify_count - 255 / 2.5) < 3
+
+
+def test_a_pair_made_before_there_were_examples_is_the_same_pair(copied_pair):
+    before = identity(copied_pair)
+    path = copied_pair / "truth.json"
+    facts = json.loads(path.read_text())
+    del facts["examples"]
+    path.write_text(json.dumps(facts))
+    assert load_truth(copied_pair).examples == []
+    assert identity(copied_pair) == before
+
+
+def test_shards_are_named_as_stored_baselines_know_them():
+    """Their names are part of a pair's identity: another size of shards makes stored baselines incomparable."""
+    assert maker.SHARD_BYTES == 1 << 30

@@ -38,7 +38,7 @@ def golden_texts() -> dict[str, str]:
 
 def test_no_golden_is_orphaned_or_missing(golden_texts: dict[str, str]) -> None:
     assert sorted(golden_texts) == GOLDENS
-    assert len(GOLDENS) == 17
+    assert len(GOLDENS) == 21
 
 
 @pytest.mark.parametrize("name", GOLDENS)
@@ -108,6 +108,31 @@ def test_row_8_ranks_tabulated_and_an_odd_one_flagged() -> None:
     )
     assert [(item.rank, item.kind) for item in odd_ranks(odd.captures)] == [("TP6", "draft-extend")]
     assert "odd rank   TP6 draft-extend: 4.80 s, median 1.42 s" in text(odd)
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_late_rank_is_odd_and_those_that_waited_for_it_are_not(ranks: int) -> None:
+    def line(rank: int, second: int, words: str) -> str:
+        return f"[2026-11-29 12:00:{second:02d} TP{rank}] Capture target verify CUDA graph {words}\n"
+
+    last = ranks - 1
+    log = "".join(line(rank, 10, "begin. bs=[1, 2], avail mem=7.47 GB") for rank in range(last))
+    log += line(last, 18, "begin. bs=[1, 2], avail mem=7.47 GB")
+    for rank in range(ranks):
+        took = 2.0 if rank == last else 10.0
+        log += line(rank, 20, f"end. elapsed={took} s, mem usage=0.49 GB, avail mem=6.98 GB.")
+    record = EXPLAINED.explained_bytes(log.encode())
+    assert [(item.rank, item.what) for item in odd_ranks(record.captures)] == [
+        (f"TP{last}", "began 8 s after the others, which waited for it")
+    ]
+    assert (
+        odd_ranks(
+            EXPLAINED.explained_bytes(
+                log.replace(":18 ", ":12 ").replace("=2.0 s", "=10.0 s").encode()
+            ).captures
+        )
+        == []
+    )
 
 
 def test_a_rank_whose_capture_does_not_end_is_odd() -> None:

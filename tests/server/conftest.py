@@ -6,49 +6,21 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tokgate.config.engine import Engine, emulated_engine
-from tokgate.config.gate import PhaseFloors
+from tests.server.launches import Golden, Lateness, SpecMaker, spec_of, spec_of_fake
+from tokgate.config.engine import emulated_engine
 from tokgate.config.profiles import Profile, Speculation
 from tokgate.errors import TokgateError
 from tokgate.host import marker, ports, proc
 from tokgate.server.launch import LaunchSpec
 from tokgate.sglang.flags import server_arguments
 
-FAKE = Path(__file__).with_name("fake_server.py")
 MESSAGES = Path(__file__).parents[1] / "messages" / "server"
-# Short enough for a quick suite, long enough for a healthy start on a busy machine.
-FLOOR_S = 1.5
-FLOORS = PhaseFloors(
-    spawn_s=20,
-    imports_s=FLOOR_S,
-    weights_s=FLOOR_S,
-    kv_cache_s=FLOOR_S,
-    capture_s=FLOOR_S,
-    warmup_s=FLOOR_S,
-    first_token_s=FLOOR_S,
-)
-
-SpecMaker = Callable[..., LaunchSpec]
-
-
-def _spec(folder: Path, changes: dict[str, Any]) -> LaunchSpec:
-    values: dict[str, Any] = {
-        "profile": Profile(name="baseline"),
-        "engine": Engine(name="fake", kind="emulated", version="0.5.15.post1"),
-        "host": "127.0.0.1",
-        "env": {"NCCL_PROTO": "LL"},
-        "log_path": folder / "logs" / f"{changes['port']}.log",
-        "forensics_dir": folder / "forensics",
-        "deadlines": FLOORS,
-        "teardown_s": 2.0,
-    }
-    return LaunchSpec(**{**values, **changes})
 
 
 @pytest.fixture
@@ -56,10 +28,7 @@ def fake_spec(tmp_path: Path) -> SpecMaker:
     """Makes a launch of the fake server; words are its options, ``changes`` those of the LaunchSpec."""
 
     def make(changes: dict[str, Any] | None = None, **options: str) -> LaunchSpec:
-        port = ports.free_port()
-        words = [f"{key}={value}" for key, value in options.items()]
-        argv = (sys.executable, "-S", str(FAKE), str(port), *words)
-        return _spec(tmp_path, {"port": port, "argv": argv, **(changes or {})})
+        return spec_of_fake(tmp_path, changes, **options)
 
     return make
 
@@ -88,7 +57,7 @@ def emulated_spec(tmp_path: Path) -> SpecMaker:
         argv = [engine.python, *engine.launcher, *arguments.argv, "--scenario", "founding"]
         for fault in faults:
             argv += ["--fault", fault]
-        return _spec(
+        return spec_of(
             tmp_path,
             {
                 "profile": profile,
@@ -104,7 +73,7 @@ def emulated_spec(tmp_path: Path) -> SpecMaker:
 
 
 @pytest.fixture
-def golden(tmp_path: Path) -> Callable[[str, TokgateError], None]:
+def golden(tmp_path: Path) -> Golden:
     """Compares an error's message with the recorded one, figures and paths normalised.
 
     ``TOKGATE_RECORD_MESSAGES=1`` records instead (and fails, so that it never passes by accident).
@@ -156,6 +125,14 @@ def _normal(text: str, folder: Path) -> str:
     for pattern, word in _NORMAL:
         text = re.sub(pattern, word, text, flags=re.MULTILINE)
     return text
+
+
+@pytest.fixture
+def lateness() -> Iterator[Lateness]:
+    """Measured while the test runs."""
+    found = Lateness()
+    yield found
+    found.end()
 
 
 @pytest.fixture(autouse=True)

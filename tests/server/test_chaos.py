@@ -5,35 +5,23 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tokgate.config.engine import Engine
-from tokgate.config.gate import PhaseFloors
-from tokgate.config.profiles import Profile
+from tests.server.launches import floors, spec_of_fake
 from tokgate.errors import TokgateError
 from tokgate.host import marker, ports, proc
 from tokgate.host.lock import GpuLocks
 from tokgate.server.launch import LaunchSpec, start
 
-FLOOR_S = 0.8
-FLOORS = PhaseFloors(
-    spawn_s=10,
-    imports_s=FLOOR_S,
-    weights_s=FLOOR_S,
-    kv_cache_s=FLOOR_S,
-    capture_s=FLOOR_S,
-    warmup_s=FLOOR_S,
-    first_token_s=FLOOR_S,
-)
 MOMENTS = ("none", "spawn", "imports", "weights", "kv", "capture", "warmup", "generate", "stream")
 ACTIONS = ("hang", "stop", "raise", "silent-exit", "segv", "detach", "sleep")
 
@@ -81,23 +69,13 @@ def _strike(spec: LaunchSpec, blow: Blow, over: threading.Event) -> None:
 
 def _one_launch(scenario: tuple[str, str, str, list[Blow], bool]) -> None:
     moment, action, term, hits, interrupt = scenario
-    port = ports.free_port()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        words = [f"{moment}={action}", f"term={term}"]
-        fake = Path(__file__).with_name("fake_server.py")
-        spec = LaunchSpec(
-            profile=Profile(name="baseline"),
-            engine=Engine(name="fake", kind="emulated", version="0.5.15.post1"),
-            argv=(sys.executable, "-S", str(fake), str(port), *words),
-            env={"CHAOS_PORT": str(port)},
-            host="127.0.0.1",
-            port=port,
-            log_path=folder / "logs" / "engine.log",
-            forensics_dir=folder / "forensics",
-            deadlines=FLOORS,
-            teardown_s=0.5,
+        spec = spec_of_fake(
+            folder, {"deadlines": floors(0.8, 10), "teardown_s": 0.5}, **{moment: action, "term": term}
         )
+        port = spec.port
+        spec = replace(spec, env={"CHAOS_PORT": str(port)})
         over = threading.Event()
         threads = [threading.Thread(target=_strike, args=(spec, blow, over)) for blow in hits]
         for thread in threads:
@@ -155,8 +133,15 @@ def _open_descriptors() -> int:
 
 
 @pytest.fixture(autouse=True)
-def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Locks and temporary files of these tests alone; after them no file is left."""
+    (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TOKGATE_RUNTIME_DIR", str(tmp_path / "locks"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    yield
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list((tmp_path / "locks").iterdir()) == []
 
 
 def test_chaos() -> None:

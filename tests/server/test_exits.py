@@ -7,12 +7,12 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.server.launches import Golden, SpecMaker
 from tokgate.config.engine import Engine
 from tokgate.errors import (
     Exited,
@@ -20,13 +20,9 @@ from tokgate.errors import (
     ModelMissing,
     PortTaken,
     ResultsUnwritable,
-    TokgateError,
 )
 from tokgate.server import spec as preflight
-from tokgate.server.launch import LaunchSpec, start
-
-SpecMaker = Callable[..., LaunchSpec]
-Golden = Callable[[str, TokgateError], None]
+from tokgate.server.launch import start
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tokgate.errors import EngineFault, Hang, TokgateError
+from tests.server.launches import Golden, Lateness, SpecMaker
+from tokgate.errors import EngineFault, Hang
 from tokgate.host import marker, ports
-from tokgate.server.launch import LaunchSpec, start
-
-SpecMaker = Callable[..., LaunchSpec]
-Golden = Callable[[str, TokgateError], None]
+from tokgate.server.launch import start
 
 
 def test_a_healthy_server_is_ready_and_ends(fake_spec: SpecMaker) -> None:
@@ -58,12 +56,12 @@ def test_an_emulated_server_of_four_ranks(emulated_spec: SpecMaker) -> None:
         assert sum("scheduler_TP" in name for name in server.environments) == 4
 
 
-def test_the_gate_adds_under_a_second(fake_spec: SpecMaker) -> None:
+def test_the_gate_adds_under_a_second(fake_spec: SpecMaker, lateness: Lateness) -> None:
     began = time.monotonic()
     with start(fake_spec()) as server:
         took_s = time.monotonic() - began
         spoke_s = server.phases[0].seconds
-    assert took_s - spoke_s < 1.0
+    assert took_s - spoke_s - lateness.worst_s < 1.0
 
 
 @pytest.mark.parametrize(
@@ -76,18 +74,15 @@ def test_the_gate_adds_under_a_second(fake_spec: SpecMaker) -> None:
     ],
 )
 def test_a_phase_that_stands_still_is_a_hang(
-    fake_spec: SpecMaker, moment: str, how: str, phase: str, words: str
+    fake_spec: SpecMaker, lateness: Lateness, moment: str, how: str, phase: str, words: str
 ) -> None:
     spec = fake_spec(**{moment: how})
-    began = time.monotonic()
     with pytest.raises(Hang) as caught:
         start(spec)
     error = caught.value
     assert error.phase == phase
     assert error.headline.startswith(f"{words}: no progress for ")
-    # Two seconds for a machine that is busy with other tests; without them it is 1.02 x the limit.
-    assert error.limit_s <= error.waited_s < 1.5 * error.limit_s + 2.0
-    assert time.monotonic() - began < 20
+    lateness.assert_in_time(error)
     assert [path.suffix for path in error.files] == [".txt", ".log"]
     evidence = error.files[0].read_text()
     for heading in ("== processes", "== GPUs", "== last log lines", "== stack of", "schedstat:", "wchan:"):
@@ -151,6 +146,16 @@ def test_hang_in_capture_names_the_rank_and_its_stack(emulated_spec: SpecMaker, 
     assert any("scheduler_TP3" in line and "forever" in line for line in error.details)
     assert error.usual_s == 0.25
     golden("capture-hang", error)
+
+
+def test_evidence_of_eight_ranks_within_ten_seconds(emulated_spec: SpecMaker) -> None:
+    with pytest.raises(Hang) as caught:
+        start(emulated_spec("capture-hang:target-verify@TP5", tp=8))
+    evidence = caught.value.files[0].read_text()
+    assert evidence.count("== stack of ") == 10
+    took = re.search(r"^collected in ([\d.]+) s$", evidence, re.MULTILINE)
+    assert took is not None and float(took[1]) < 10
+    assert any("scheduler_TP5" in line and "forever" in line for line in caught.value.details)
 
 
 def test_generation_dead_though_health_says_200(emulated_spec: SpecMaker, golden: Golden) -> None:

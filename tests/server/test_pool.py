@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
+from tests.server.launches import SpecMaker
 from tokgate.config.profiles import Profile
 from tokgate.errors import Exited, Hang
-from tokgate.server.launch import LaunchSpec, start
+from tokgate.server.launch import start
 from tokgate.server.pool import Pool
 from tokgate.server.running import Server
 
@@ -144,7 +144,7 @@ def test_closed_pool_starts_nothing() -> None:
     assert counter.events == []
 
 
-def test_real_servers_side_by_side(fake_spec: Callable[..., LaunchSpec]) -> None:
+def test_real_servers_side_by_side(fake_spec: SpecMaker) -> None:
     def starter(profile: Profile) -> Server:
         return start(fake_spec({"profile": profile}))
 

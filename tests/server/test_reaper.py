@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.server.launches import SpecMaker
 from tokgate.cli.reap import app
 from tokgate.host import marker, ports
 from tokgate.server.launch import LaunchSpec
@@ -63,9 +64,7 @@ def _gone(condition: Callable[[], bool], within_s: float = 20.0) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_killed_owner_leaves_nothing(
-    fake_spec: Callable[..., LaunchSpec], tmp_path: Path, number: signal.Signals
-) -> None:
+def test_killed_owner_leaves_nothing(fake_spec: SpecMaker, tmp_path: Path, number: signal.Signals) -> None:
     spec = fake_spec(imports="detach")
     locks = tmp_path / "locks"
     owner, mark = _owner(spec, locks)
@@ -80,7 +79,7 @@ def test_killed_owner_leaves_nothing(
 
 
 def test_reap_kills_what_a_dead_tokgate_left_and_nothing_else(
-    fake_spec: Callable[..., LaunchSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake_spec: SpecMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locks = tmp_path / "locks"
     monkeypatch.setenv("TOKGATE_RUNTIME_DIR", str(locks))

@@ -62,6 +62,7 @@ def phases(timeline: Timeline) -> list[str]:
         ),
         ("0.5.15.post1/eagle3-eager.log", [*EAGLE3[:5], "warmup"], []),
         ("0.5.23-cpu/baseline.log", ["spawn", "weights", "kv_cache", "warmup"], []),
+        ("0.5.23-cpu/baseline-tp2.log", ["spawn", "weights", "kv_cache", "warmup"], []),
     ],
 )
 def test_real_start_ups(log: str, names: list[str], kinds: list[str]) -> None:

@@ -79,6 +79,28 @@ def test_what_did_not_reach_a_rank_is_said(tmp_path: Path) -> None:
     assert "NCCL_DEBUG is missing (SGLang removed it; shell: WARN) on sglang::scheduler_TP1" in found
 
 
+def test_secrets_are_told_to_be_there_not_what_they_are(tmp_path: Path) -> None:
+    code = "import sys; print('up', flush=True); sys.stdin.readline()"
+    shell = {"SGLANG_API_KEY": "abc", "NCCL_DEBUG": "INFO", "SGLANG_MAX_TOKENS": "7"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **shell},
+    )
+    try:
+        assert child.stdout is not None and child.stdout.readline() == "up\n"
+        process = proc.read(child.pid)
+        assert process is not None
+        found = environments([process])
+    finally:
+        child.communicate("\n", timeout=10)
+    told = [str(item) for item in variables(found, spec(tmp_path), shell)]
+    assert "SGLANG_API_KEY=(hidden) (shell)" in told and "abc" not in str(found)
+    assert "SGLANG_MAX_TOKENS=7 (shell)" in told
+
+
 def test_environment_and_libraries_of_a_real_process(tmp_path: Path) -> None:
     """A process that maps a library of a made-up distribution; one that maps none is left out."""
     site = tmp_path / "site-packages"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,3 +203,12 @@ def test_an_extra_flag_that_the_version_rejects_is_refused_before_launch() -> No
     assert arguments(old, "0.5.18").argv[-1] == "--cuda-graph-max-bs=8"
     with pytest.raises(Misconfigured, match="rejects --cuda-graph-max-bs"):
         arguments(old, "0.5.20")
+
+
+def test_ranks_on_the_cpu_get_a_cpu_each() -> None:
+    two = replace(BASE, tp=2)
+    found = arguments(two, "0.5.23", "cpu").env["SGLANG_CPU_OMP_THREADS_BIND"].split("|")
+    assert len(found) == 2 and set(map(int, found)) <= os.sched_getaffinity(0)
+    assert "SGLANG_CPU_OMP_THREADS_BIND" not in arguments(two, "0.5.23", "gpu").env
+    own = replace(two, env={"SGLANG_CPU_OMP_THREADS_BIND": "0-3|4-7"})
+    assert arguments(own, "0.5.23", "cpu").env["SGLANG_CPU_OMP_THREADS_BIND"] == "0-3|4-7"

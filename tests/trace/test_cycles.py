@@ -99,3 +99,12 @@ def test_the_share_of_communication(tmp_path: Path) -> None:
 def test_one_pass_is_no_cycle(tmp_path: Path) -> None:
     with pytest.raises(NoCycles, match="1 pass"):
         taken_apart(tmp_path, SHAPE, 1)
+
+
+def test_a_pass_of_the_draft_that_borrows_the_targets_mode_is_the_drafts(tmp_path: Path) -> None:
+    made = steps(SHAPE, 9)
+    for event in [e for e in made.events if e["name"] == "draft_extend"]:
+        made.span("user_annotation", "step[TARGET_VERIFY bs=1]", event["ts"] + 0.5, event["ts"] + 18)
+    found = cycles(read_timeline(made.write(tmp_path / "1-TP-0.trace.json.gz"), label))
+    assert found.count == 8
+    assert found.parts_ms["draft extend"] == pytest.approx(0.15)

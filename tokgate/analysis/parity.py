@@ -64,12 +64,14 @@ class Output:
         top: position -> the two best candidates, where known; needed at the first difference only.
         stopped: the server ended the output by itself (end of sequence), so a shorter one is not cut short.
         verify_count: verify passes that the server reports; ``None`` without speculation.
+        cached_tokens: prompt tokens that it served from its prefix cache; ``None`` where it does not say.
     """
 
     ids: tuple[int, ...]
     top: Mapping[int, TopTwo] | None = None
     stopped: bool = False
     verify_count: int | None = None
+    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ def compare(
     other: Sequence[Output],
     floor: Floor | None,
     *,
-    wanted_tokens: int | None = None,
+    wanted_tokens: int | Sequence[int] | None = None,
 ) -> ParityResult:
     """Compare the outputs of the same requests, one by one.
 
@@ -194,8 +196,8 @@ def compare(
         reference: from the reference server, with top-2 candidates where they are known.
         other: from the server under test, in the same order.
         floor: of the reference; without one no difference is forgiven.
-        wanted_tokens: tokens asked for; an output that is shorter and did not stop by itself is TRUNCATED,
-            even where both are equally short.
+        wanted_tokens: tokens asked for, of all or of each; an output that is shorter and did not stop by
+            itself is TRUNCATED, even where both are equally short.
 
     Raises:
         ValueError: not the same number of requests.
@@ -203,7 +205,8 @@ def compare(
     if len(reference) != len(other):
         raise ValueError(f"{len(reference)} reference outputs against {len(other)}")
     tolerance = floor.tolerance if floor is not None else None
-    found = [_compare_one(i, reference, other[i], tolerance, wanted_tokens) for i in range(len(reference))]
+    tokens = [wanted_tokens] * len(reference) if not isinstance(wanted_tokens, Sequence) else wanted_tokens
+    found = [_compare_one(i, reference, other[i], tolerance, tokens[i]) for i in range(len(reference))]
     return ParityResult(tuple(found), tolerance)
 
 

@@ -26,10 +26,12 @@ class CaseRequest(Section):
     Attributes:
         prompt_ids: token ids.
         new_tokens: tokens to generate; ends of sequence are ignored.
+        sampling_seed: sent along; at temperature 0 it must not matter.
     """
 
     prompt_ids: list[int] = Field(min_length=1)
     new_tokens: int = Field(ge=1)
+    sampling_seed: int | None = None
 
 
 class Case(Section):

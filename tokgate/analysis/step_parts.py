@@ -53,6 +53,11 @@ def marks(timeline: Timeline) -> dict[str, Spans]:
     if VERIFY in found and DECODE in found:
         # With speculation the target runs in mode TARGET_VERIFY: DECODE passes are the draft's steps.
         found[DRAFT] = _merged(_joined([found.get(DRAFT), found.pop(DECODE)]))
+    if VERIFY in found:
+        # Some of the draft's passes borrow the mode of the target's.
+        found[VERIFY] = _outside(
+            found[VERIFY], [found[name] for name in (DRAFT, DRAFT_EXTEND) if name in found]
+        )
     return found
 
 
@@ -93,6 +98,18 @@ def _merged(spans: Spans) -> Spans:
     kept.sort()
     begins, ends, threads = zip(*kept, strict=True)
     return Spans(np.array(begins), np.array(ends), np.array(threads, np.int64))
+
+
+def _outside(spans: Spans, others: Sequence[Spans]) -> Spans:
+    """Those that lie in none of the others."""
+    inside = np.zeros(len(spans.begin_us), np.bool_)
+    for other in others:
+        for thread in np.unique(other.thread):
+            mine = other.thread == thread
+            slot = np.searchsorted(other.begin_us[mine], spans.begin_us, side="right") - 1
+            ends = other.end_us[mine][np.maximum(slot, 0)]
+            inside |= (spans.thread == thread) & (slot >= 0) & (spans.begin_us < ends)
+    return Spans(spans.begin_us[~inside], spans.end_us[~inside], spans.thread[~inside])
 
 
 def _joined(spans: Sequence[Spans | None]) -> Spans:

@@ -11,7 +11,7 @@ from typing import Any
 from tokgate.analysis.values import Better
 from tokgate.bump.bisection import Bisection, Result
 from tokgate.bump.candidates import EngineFiles, between, commits, released, subject_of
-from tokgate.bump.engines import engine_named, planned_engine
+from tokgate.bump.engines import engine_named, engine_of_commit
 from tokgate.bump.options import BumpOptions, Prepared, prepare
 from tokgate.bump.run import with_calibrations
 from tokgate.bump.search import steps_at_most
@@ -27,7 +27,7 @@ from tokgate.sglang.version import parse_version
 
 FILE = "bisect.json"
 PREFIX = "bisect-"
-Say = Callable[[str], object]
+Say = Callable[[str], None]
 SHORT_COMMIT = 12
 
 
@@ -99,11 +99,23 @@ def candidates(options: BisectOptions) -> list[str]:
     return between(options.good, options.bad, known)
 
 
-def engine_source(options: BisectOptions, *, dry: bool = False) -> Callable[[str], Engine]:
-    """Version or commit -> engine."""
+def engine_source(options: BisectOptions, say: Say, *, dry: bool = False) -> Callable[[str], Engine]:
+    """Version or commit -> engine; one that is not there is made.
+
+    Args:
+        dry: nothing is made: an engine is taken as it will be.
+    """
     if options.engines is not None:
         return EngineFiles(options.engines).engine
-    return planned_engine if dry else engine_named
+    if dry:
+        return lambda version: Engine(name=version, kind="gpu", version=version)
+
+    def find(version: str) -> Engine:
+        if parse_version(version) is None and options.commits is not None:
+            return engine_of_commit(version, Path(options.commits), say)
+        return engine_named(version, say)
+
+    return find
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +131,20 @@ class Finished:
         return bool(self.results) and self.results[-1].found is not None
 
 
-def prepared_for(options: BisectOptions, *, dry: bool) -> tuple[Prepared, Sought, list[str]]:
+def prepared_for(
+    options: BisectOptions, engine_of: Callable[[str], Engine], wait_gpu_s: float = 0.0
+) -> tuple[Prepared, Sought, list[str]]:
     """The checked configuration and what is sought.
+
+    Args:
+        engine_of: gives the ends.
+        wait_gpu_s: how long to queue for a GPU that another gate holds.
 
     Raises:
         UsageFault: a metric that is not gated, more than one profile or workload.
     """
-    prepared, remarks = with_calibrations(options.bump, prepare(options.bump, dry=dry))
+    ends = engine_of(options.good), engine_of(options.bad)
+    prepared, remarks = with_calibrations(options.bump, prepare(options.bump, ends, wait_gpu_s=wait_gpu_s))
     ask = prepared.ask
     if len(ask.profiles) != 1 or len(ask.workloads) != 1:
         raise UsageFault(
@@ -168,12 +187,12 @@ def bisect(
     Raises:
         TokgateError: wrong options, a host that cannot measure, a good end that fails.
     """
-    prepared, sought, remarks = prepared_for(options, dry=False)
+    engine_of = engine_source(options, say)
     versions = candidates(options)
+    prepared, sought, remarks = prepared_for(options, engine_of, wait_gpu_s)
     options.write(folder)
     results: list[Result] = []
     stages: list[Stage] = []
-    engine_of = engine_source(options)
     with claim(prepared.setup):
         try:
             result = _stage("versions", versions, engine_of, prepared, sought, folder, minutes, say)
@@ -222,7 +241,7 @@ def _stage(
 
 def rehearse(options: BisectOptions) -> list[str]:
     """What a bisection would do; starts nothing."""
-    prepared, sought, remarks = prepared_for(options, dry=True)
+    prepared, sought, remarks = prepared_for(options, engine_source(options, lambda line: None, dry=True))
     versions = candidates(options)
     ends = 2 if options.metric == FAILURE else 1
     return [

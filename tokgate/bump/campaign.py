@@ -169,6 +169,8 @@ class Campaign:
                         kind, f"bump[{name}]", headline, verdict.body, files=verdict.files, evidence=told
                     )
             say(f"{kind} {headline}")
+        for group in self.groups:
+            group.runner.failed = None
         self._write_state()
 
     def _whose(self, fault: TokgateError) -> tuple[str | None, Side | None]:

@@ -78,7 +78,7 @@ def histories(
 
     Args:
         ask_profiles, workloads: names that matter.
-        folders: searched for ``*.calibration.yaml``; a file is taken as it is.
+        folders: searched for calibrations; a file is taken as it is.
 
     Returns:
         Histories, and what a reader should know of files that were left out.
@@ -86,7 +86,7 @@ def histories(
     found: dict[tuple[str, str, str], History] = {}
     remarks = []
     for folder in folders:
-        paths = [folder] if folder.is_file() else sorted(folder.rglob("*.calibration.yaml"))
+        paths = [folder] if folder.is_file() else sorted(folder.rglob("*.yaml"))
         for path in paths:
             try:
                 item = read_calibration(path)

@@ -1,24 +1,64 @@
-"""Which engine a version means on this machine."""
+"""Which engine a version, or a commit, means on this machine; made when it is not there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tokgate import environments
-from tokgate.config.engine import Engine, EngineKind, load_engine, resolve_engine
-from tokgate.errors import UsageFault
+from tokgate.config.engine import Engine, load_engine, resolve_engine
+from tokgate.environments import engine as engine_environment
+from tokgate.environments.wanted import parse
 from tokgate.sglang.version import parse_version
 
+Say = Callable[[str], None]
 
-def engine_named(text: str) -> Engine:
+
+def engine_named(text: str, say: Say) -> Engine:
     """An engine by file, by the name of a made environment, as ``emulated[:SCENARIO]``, or by SGLang's version.
 
-    A version means the made environment that has it, one for a GPU before one for the CPU.
+    A version means the made environment that has it, one for a GPU before one for the CPU; where there is none it
+    is made.
+
+    Args:
+        say: told of every step of making one.
 
     Raises:
-        UsageFault: nothing of that name or version was made; says how to make it.
+        UsageFault: nothing of that name.
         ConfigFault: the file is faulty.
+        HostFault: the environment cannot be made.
+    """
+    known = _known(text)
+    if known is not None:
+        return known
+    return load_engine(engine_environment.make(parse(text), environments.root(), say).engine_file)
+
+
+def engine_of_commit(commit: str, repository: Path, say: Say) -> Engine:
+    """The engine of a commit of a local clone; built and made when it is not there.
+
+    Raises:
+        UsageFault: no such commit, or it cannot be built from.
+        HostFault: a build or an installation failed.
+    """
+    wanted = parse(f"commit:{commit}", repository)
+    return load_engine(engine_environment.make(wanted, environments.root(), say).engine_file)
+
+
+def planned_engine(text: str) -> Engine:
+    """As :func:`engine_named`; what has no environment yet is taken as it will be, and not made.
+
+    Raises:
+        UsageFault: neither a version nor anything that is there.
+    """
+    return _known(text) or Engine(name=text, kind="gpu", version=text)
+
+
+def _known(text: str) -> Engine | None:
+    """What is there; ``None`` for a version without an environment.
+
+    Raises:
+        UsageFault: not a version, and nothing of that name is there.
     """
     if parse_version(text) is None or Path(text).is_file():
         return resolve_engine(text, environments.root())
@@ -26,25 +66,7 @@ def engine_named(text: str) -> Engine:
         (engine for engine in _made(environments.root()) if engine.version == text),
         key=lambda engine: (("gpu", "cpu", "emulated").index(engine.kind), engine.name),
     )
-    if found:
-        return found[0]
-    raise UsageFault(
-        f"no environment here has SGLang {text}",
-        [
-            f"make one: tokgate env make sglang=={text}",
-            "or give an engine file: --from-engine FILE, --to-engine FILE",
-        ],
-    )
-
-
-def planned_engine(text: str, kind: EngineKind = "gpu") -> Engine:
-    """As :func:`engine_named`; a version that has no environment yet is taken as it will be."""
-    try:
-        return engine_named(text)
-    except UsageFault:
-        if parse_version(text) is None:
-            raise
-        return Engine(name=text, kind=kind, version=text)
+    return found[0] if found else None
 
 
 def _made(root: Path) -> Iterator[Engine]:

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tokgate.bump.engines import engine_named, planned_engine
 from tokgate.bump.question import BumpAsk, Histories, Pairing, metrics_asked
 from tokgate.config.engine import Engine
 from tokgate.config.profiles import Profile
@@ -113,19 +112,18 @@ class Prepared:
         return replace(self, ask=replace(self.ask, histories=histories))
 
 
-def prepare(options: BumpOptions, *, dry: bool, wait_gpu_s: float = 0.0) -> Prepared:
+def prepare(options: BumpOptions, engines: tuple[Engine, Engine], *, wait_gpu_s: float = 0.0) -> Prepared:
     """Read the configuration and check everything that can be checked without starting anything.
 
     Args:
-        dry: engines need not exist.
+        engines: the old and the new one.
         wait_gpu_s: how long to queue for a GPU that another gate holds.
 
     Raises:
         UsageFault: an unknown engine, profile, workload, metric or case; engines of two kinds.
         ConfigFault: a faulty file.
     """
-    named = planned_engine if dry else engine_named
-    old, new = named(options.old), named(options.new)
+    old, new = engines
     if old.kind != new.kind:
         raise UsageFault(f"a {old.kind} engine and a {new.kind} engine are never compared")
     setup = _setup(options, old, wait_gpu_s)

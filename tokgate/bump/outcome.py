@@ -11,6 +11,7 @@ from tokgate.bump.defaults import defaults
 from tokgate.bump.stack import Moves, Stack, moves
 from tokgate.bump.verdicts import verdicts
 from tokgate.bump.witness import Side
+from tokgate.config.engine import Engine
 from tokgate.report.bump_record import BumpReport, Difference
 from tokgate.verdict import Verdict
 
@@ -20,7 +21,7 @@ SAME = 0.005
 ENDED: Mapping[str, str] = {
     "decided": "every verdict is reached",
     "minutes": "the budget is spent",
-    "blocks": "all blocks are measured",
+    "blocks": "all blocks are measured (--blocks allows more)",
 }
 
 
@@ -42,11 +43,12 @@ def report_of(
     moved: Moves = moves(*stacks)
     groups = campaign.groups
     found = verdicts(campaign)
-    open_ = any(verdict.outcome == "undecided" for verdict in found)
+    old, new = campaign.ask.old, campaign.ask.new
+    stopped_early = campaign.spent is None or campaign.spent.reason == "minutes"
     seconds = sum(block.seconds for group in groups for block in group.runner.blocks)
     return BumpReport(
-        old=campaign.ask.old.version,
-        new=campaign.ask.new.version,
+        old=_label(old, new),
+        new=_label(new, old),
         header=tuple(header),
         verdicts=tuple(found),
         blocks=sum(len(group.runner.blocks) * len(group.deciding) for group in groups),
@@ -58,7 +60,8 @@ def report_of(
         defaults=tuple(item for group in groups for item in _defaults(group)),
         memory=tuple(item for group in groups for item in _memory(group)),
         remarks=(*campaign.remarks, *remarks),
-        again=again if open_ else "",
+        # Once all blocks are in, the last test was made: more blocks are another question.
+        again=again if stopped_early else "",
         facts={
             "alpha_per_verdict": campaign.ask.alpha,
             "seed": campaign.ask.seed,
@@ -66,6 +69,13 @@ def report_of(
             "runs_per_arm": campaign.ask.runs_per_arm,
         },
     )
+
+
+def _label(engine: Engine, other: Engine) -> str:
+    """The version, with the engine's name where that is what differs."""
+    if engine.version != other.version or engine == other:
+        return engine.version
+    return f"{engine.version} ({engine.name})"
 
 
 def _ended(campaign: Standing, found: Sequence[Verdict]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tokgate import __version__
 from tokgate.bump.campaign import Campaign
 from tokgate.bump.costs import histories
+from tokgate.bump.engines import engine_named
 from tokgate.bump.options import BumpOptions, Prepared, prepare
 from tokgate.bump.outcome import report_of
 from tokgate.bump.question import BumpAsk
@@ -25,7 +26,7 @@ from tokgate.report.bump_junit import junit
 from tokgate.report.bump_markdown import comment
 from tokgate.report.bump_record import BumpReport
 
-Say = Callable[[str], object]
+Say = Callable[[str], None]
 PREFIX = "bump-"
 
 
@@ -65,7 +66,8 @@ def find_folder(results: Path, name: str, prefix: str = PREFIX) -> Path:
 
 def with_calibrations(options: BumpOptions, prepared: Prepared) -> tuple[Prepared, list[str]]:
     """With the histories that are stored for this host class, and what to say of them."""
-    folders = [Path(path) for path in options.calibrations] or [Path(options.baselines) / prepared.host_class]
+    stored = Path(options.baselines) / prepared.host_class / "calibration"
+    folders = [Path(path) for path in options.calibrations] or [stored]
     profiles = {profile.name: profile for profile in prepared.ask.profiles}
     workloads = {workload.name: workload for workload in prepared.ask.workloads}
     found, remarks = histories(profiles, workloads, folders, prepared.host_class)
@@ -86,7 +88,8 @@ def measure(
         TokgateError: wrong options, a host that cannot measure; the reports are written all the same where
             something was measured.
     """
-    prepared, remarks = with_calibrations(options, prepare(options, dry=False, wait_gpu_s=wait_gpu_s))
+    engines = engine_named(options.old, say), engine_named(options.new, say)
+    prepared, remarks = with_calibrations(options, prepare(options, engines, wait_gpu_s=wait_gpu_s))
     ask = prepared.ask
     with claim(prepared.setup) as warnings:
         options.write(folder)

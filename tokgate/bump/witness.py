@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -11,11 +11,14 @@ from typing import Any, Literal
 from tokgate.analysis.parity import Outcome, compare
 from tokgate.analysis.parity_case import Case, save_case
 from tokgate.bump.defaults import settled
+from tokgate.config.gate import ParitySizes
 from tokgate.errors import LoadFault
+from tokgate.gate import modelstore
 from tokgate.gate.blocks import Arm
 from tokgate.gate.facts import ServerFacts, read_facts
+from tokgate.gate.greedy import GreedyClient
 from tokgate.gate.measurement import Started
-from tokgate.gate.parity import Answers, ask
+from tokgate.gate.parity import SMALL_VOCABULARY, Answers, ask, cases
 from tokgate.server.running import Server
 from tokgate.sglang.http import read_server_info
 from tokgate.verdict import Kind, Verdict
@@ -29,26 +32,26 @@ class Witness:
 
     Args:
         sides: arm -> profile and side.
-        cases: of greedy parity, by name; put to each side of a profile once.
+        sizes: of the cases of greedy parity.
+        parity: names of the cases; put to each side of a profile once.
         folder: where a diverging case is written.
-        with_floor: measure how far the old version's own gaps move; not on an emulated engine, whose
-            log-probabilities are made up.
         limit_s: longest wait for an answer.
     """
 
     def __init__(
         self,
         sides: Mapping[str, tuple[str, Side]],
-        cases: Mapping[str, Case],
+        sizes: ParitySizes,
+        parity: Collection[str],
         folder: Path,
         *,
-        with_floor: bool,
         limit_s: float,
     ) -> None:
         self._sides = sides
-        self._cases = cases
+        self._sizes = sizes
+        self._parity_names = parity
+        self._cases: dict[str, Case] = {}
         self._folder = folder
-        self._with_floor = with_floor
         self._limit_s = limit_s
         self._answers: dict[tuple[str, Side], dict[str, Answers]] = {}
         self._settled: set[str] = set()
@@ -78,6 +81,10 @@ class Witness:
     def _parity(self, arm: Arm, server: Server) -> list[dict[str, Any]]:
         """Answers of this side; with those of the other side, the verdicts."""
         profile, side = self._sides[arm.name]
+        if not self._cases:
+            target = Path(str(server.server_info.get("model_path", "")))
+            every = cases(self._sizes, modelstore.vocabulary(target) or SMALL_VOCABULARY)
+            self._cases = {name: case for name, case in every.items() if name in self._parity_names}
         own = {
             name: self._ask(server, case, as_reference=side == "old") for name, case in self._cases.items()
         }
@@ -94,13 +101,7 @@ class Witness:
         began_s = time.monotonic()
         try:
             with server.watch("greedy parity"):
-                return ask(
-                    server.url,
-                    case,
-                    as_reference=as_reference,
-                    with_floor=self._with_floor,
-                    timeout_s=self._limit_s,
-                )
+                return ask(GreedyClient(server.url, self._limit_s), case, as_reference=as_reference)
         except LoadFault as fault:
             server.ensure_alive()
             waited_s = time.monotonic() - began_s

@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, Command] = {
     "explain": Command("tokgate.cli.explain", "what an SGLang log says: phases, captures, rates, faults"),
     "gate": Command("tokgate.cli.gate", "run the gate: pytest perf_tests, with tokgate's exit codes"),
     "model": Command("tokgate.cli.model", "make, verify and question synthetic target + draft pairs"),
-    "parity": Command("tokgate.cli.parity", "replay a parity case against two running servers"),
+    "parity": Command("tokgate.cli.parity", "look for a case on which two running servers differ"),
     "reap": Command("tokgate.cli.reap", "end what a killed tokgate left running"),
     "bump": Command("tokgate.cli.bump", "two SGLang versions on one GPU: is the new one as fast?"),
     "calibrate": Command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -73,4 +74,8 @@ def accept(
         print(f"note: the host was warned of: {warning}")
     for path in written:
         print(f"wrote {path}")
+    if not_run := facts.get("not_run", []):
+        counts = Counter(name.partition("[")[0] for name in not_run)
+        said = ", ".join(f"{name} ({number})" for name, number in counts.items())
+        print(f"not the whole gate: {len(not_run)} tests were left out by selection and never ran: {said}")
     print(f"{len(written)} baselines; review with: git diff {stored}")

@@ -22,7 +22,7 @@ from tokgate.load.sample import write_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tokgate.load.client import Deadlines, Measurement, Slo
+    from tokgate.load.client import Deadlines, Measurement, Slo, Stamps
     from tokgate.load.processes import Progress
 
 app = typer.Typer(add_completion=False)
@@ -82,6 +82,9 @@ def bench(
     first_token_s: Annotated[float, typer.Option(help="deadline from sending to the first token")] = 60,
     gap_s: Annotated[float, typer.Option(help="deadline between tokens of a stream")] = 30,
     request_s: Annotated[float, typer.Option(help="deadline of a whole request")] = 600,
+    stamps: Annotated[
+        str, typer.Option(help="who dates arrivals: kernel, or tap (packets; needs CAP_NET_RAW)")
+    ] = "kernel",
     pin_cpus: Annotated[str | None, typer.Option(help="CPUs for the client, such as 14,15")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write everything measured here")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar")] = False,
@@ -121,6 +124,7 @@ def bench(
         deadlines,
         slo,
         pins=_cpus(pin_cpus),
+        stamps=_stamps(stamps),
         warmup=plan.concurrency if warmup is None else warmup,
         quiet=quiet,
     )
@@ -194,6 +198,12 @@ def _cpus(text: str | None) -> list[int] | None:
         raise UsageFault(f"--pin-cpus '{text}': expected CPU numbers such as 14,15") from None
 
 
+def _stamps(name: str) -> Stamps:
+    if name not in ("kernel", "tap"):
+        raise UsageFault(f"--stamps '{name}': expected kernel or tap")
+    return "tap" if name == "tap" else "kernel"
+
+
 def _run(
     url: str,
     plan: Workload,
@@ -202,6 +212,7 @@ def _run(
     slo: Slo | None,
     *,
     pins: list[int] | None,
+    stamps: Stamps,
     warmup: int,
     quiet: bool,
 ) -> Measurement:
@@ -227,6 +238,7 @@ def _run(
             protocol=protocol,
             slo=slo,
             pin_cpus=pins,
+            stamps=stamps,
             on_progress=show,
         )
 

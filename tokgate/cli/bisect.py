@@ -67,6 +67,7 @@ def bisect(
     0 found, 2 usage or configuration, 3 not found: the ends do not differ, or the budget is spent.
     """
     from tokgate.bump.bisect_run import PREFIX, BisectOptions, answer, bisect, read_options, rehearse
+    from tokgate.bump.candidates import EngineFiles
     from tokgate.bump.options import BumpOptions, new_seed
     from tokgate.bump.run import find_folder, new_folder
     from tokgate.cli.bump import terminable
@@ -78,6 +79,8 @@ def bisect(
         if good is None or bad is None:
             raise UsageFault("a bisection needs --good and --bad, or --resume")
         folder = new_folder(results, PREFIX)
+        if engines is not None:
+            EngineFiles(engines)
         places = [engines.replace("{version}", end) if engines else end for end in (good, bad)]
         options = BisectOptions(
             good=good,

@@ -12,6 +12,9 @@ import typer
 
 from tokgate.errors import UsageFault
 
+INTERRUPTED = 130
+"""Exit code of a run that was asked to end, as of a shell."""
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -76,6 +79,7 @@ def bump(
     Measures until every verdict is reached or the budget is spent. Exit codes: 0 green, 1 a failed verdict,
     2 usage or configuration, 3 environment or inconclusive.
     """
+    from tokgate.bump.engines import planned_engine
     from tokgate.bump.options import USUAL_PARITY, BumpOptions, new_seed, prepare, read_options
     from tokgate.bump.rehearsal import rehearse
     from tokgate.bump.run import find_folder, measure, new_folder, with_calibrations
@@ -114,7 +118,9 @@ def bump(
             host_class=host_class,
         )
     if dry_run:
-        prepared, remarks = with_calibrations(options, prepare(options, dry=True))
+        prepared, remarks = with_calibrations(
+            options, prepare(options, (planned_engine(options.old), planned_engine(options.new)))
+        )
         scatter = None if assume_scatter_percent is None else assume_scatter_percent / 100
         lines = rehearse(
             options, prepared, minutes=budget_minutes, assumed_scatter=scatter, folder=str(folder)
@@ -130,13 +136,19 @@ def bump(
 
 def _versions(old: str | None, new: str | None, base: str | None, config_folder: Path) -> tuple[str, str]:
     """What is compared; what is not named comes from the pins."""
-    from tokgate.bump.pins import pin_here, pin_of_base
+    from tokgate.bump.pins import PIN, pin_here, pin_of_base
 
     root = config_folder.resolve().parent
+    named = new is not None
     if new is None:
         new = pin_here(root)
     if old is None:
         old, branch = pin_of_base(root, base)
+        if new == old and not named:
+            raise UsageFault(
+                f"{PIN} is {new} here and on {branch}: nothing to compare",
+                [f"a version against itself, as a control: --from {new} --to {new}"],
+            )
         typer.echo(f"--from {old}: the pin of {branch}; --to {new}")
     return old, new
 
@@ -155,5 +167,8 @@ def terminable() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
+    except KeyboardInterrupt:
+        typer.echo("interrupted; what was measured is kept: --resume latest goes on", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -104,14 +104,16 @@ def list_command(root: Root = None) -> None:
         if name in RECIPES:
             continue
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.used_at))
-        what = (
-            f"SGLang {item.version}" if item.version else "not usable" if item.folder.parent == folder else ""
-        )
-        made_from = f" from {item.made_from}" if item.made_from else ""
-        typer.echo(
-            f"{name:<{width}}  {what or 'wheel'}{made_from}: {item.disk_bytes / 1e9:.1f} GB, used {used}"
-        )
+        typer.echo(f"{name:<{width}}  {_what(item, folder)}: {item.disk_bytes / 1e9:.1f} GB, used {used}")
     typer.echo(f"in {folder}: {sum(item.disk_bytes for item in there.values()) / 1e9:.1f} GB")
+
+
+def _what(item: shelf.Kept, folder: Path) -> str:
+    if item.folder.parent != folder:
+        return "a built wheel"
+    if not item.version:
+        return "not usable: its maker was killed"
+    return f"version {item.version}" + (f" from {item.made_from}" if item.made_from else "")
 
 
 @app.command("remove")

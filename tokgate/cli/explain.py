@@ -15,7 +15,7 @@ from tokgate.report.explain_model import Explainer
 from tokgate.report.explain_record import Explanation
 from tokgate.report.explain_series import Series
 from tokgate.report.explain_text import is_log, text
-from tokgate.report.explain_traces import ExplainedTrace, Floor, explain_trace
+from tokgate.report.explain_traces import ExplainedTrace, Floor, explain_trace, rank_text
 from tokgate.sglang.log_scan import scan_file
 from tokgate.trace.events import is_trace
 
@@ -46,6 +46,9 @@ def explain(
     kinds = {path: is_trace(path) for path in logs}
     floor = _floor(target, bandwidth_gb_s, context_tokens, effective_cycle_ms, any(kinds.values()))
     explained = [_explain(path, logs) for path in logs if not kinds[path]]
+    if effective_cycle_ms is None and len(explained) == 1:
+        # A log and a trace of the same server: the log says how long a cycle takes without the profiler.
+        effective_cycle_ms = _cycle_ms(explained[0][0])
     traces = [
         explain_trace(path, _name(path, logs), floor, effective_cycle_ms) for path in logs if kinds[path]
     ]
@@ -63,11 +66,16 @@ def explain(
         return
     strange = [record.name for record in records if not is_log(record)]
     shown = [*map(text, records), *map(comparison_text, comparisons), *(each.text for each in traces)]
-    print("\n\n".join(shown))
+    print("\n\n".join([*shown, *filter(None, [rank_text(traces)])]))
     if html is not None:
         print(f"\npage written to {html}")
     if strange:
         raise UsageFault(f"not a log of SGLang: {', '.join(strange)}")
+
+
+def _cycle_ms(record: Explanation) -> float | None:
+    """Cycle with the fewest running requests of a log, ms; ``None`` when it shows no rate."""
+    return min(((rate.running, rate.cycle_ms) for rate in record.rates), default=(0, None))[1]
 
 
 def _floor(

@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -54,19 +54,45 @@ def gate(
             f"no perf_tests/ in {folder.resolve()}",
             ["run tokgate gate in a checkout of the suite, or name it with --folder"],
         )
-    arguments = list(context.args)
+    arguments = _from_here(context.args)
     if not any(_names_a_test(folder, argument) for argument in arguments):
         arguments.insert(0, "perf_tests")
     if strict_inconclusive:
         arguments.append("--strict-inconclusive")
-    with tempfile.TemporaryDirectory(prefix="tokgate-") as scratch:
-        if gpus:
-            code = _side_by_side(folder, arguments, numbers(gpus), Path(scratch), strict_inconclusive)
-        else:
-            with _signals([child := _Child(folder, arguments, Path(scratch) / "run")]):
-                ended = child.wait()
-            code = _exit_code([ended], strict_inconclusive)
+    if gpus:
+        code = _side_by_side(folder, arguments, numbers(gpus), strict_inconclusive)
+    else:
+        with _signals([child := _Child(folder, arguments)]):
+            ended = child.wait()
+        code = _exit_code([ended], strict_inconclusive)
     raise SystemExit(code)
+
+
+# Of pytest and of the suite: what they name is looked for from where tokgate was called, not from the suite.
+_PATHS = ("--results", "--baselines", "--config-folder", "--junitxml", "--junit-xml")
+# A name, or a path if there is one of that name.
+_NAMES_OR_PATHS = ("--engine", "--model")
+
+
+def _from_here(arguments: Sequence[str]) -> list[str]:
+    """Arguments with the values of options that name files made absolute."""
+    found: list[str] = []
+    before = ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if before in (*_PATHS, *_NAMES_OR_PATHS):
+            found.append(_absolute(before, argument))
+        elif equals and name in (*_PATHS, *_NAMES_OR_PATHS):
+            found.append(f"{name}={_absolute(name, value)}")
+        else:
+            found.append(argument)
+        before = argument
+    return found
+
+
+def _absolute(option: str, value: str) -> str:
+    is_path = bool(value) and (option in _PATHS or Path(value).exists())
+    return str(Path(value).absolute()) if is_path else value
 
 
 def _names_a_test(folder: Path, argument: str) -> bool:
@@ -88,17 +114,13 @@ class _Child:
     """One pytest, run as a child so that a signal to us reaches it and its servers are torn down by it."""
 
     def __init__(
-        self,
-        folder: Path,
-        arguments: Sequence[str],
-        run_file: Path,
-        share: Share | None = None,
-        shares: int = 1,
+        self, folder: Path, arguments: Sequence[str], share: Share | None = None, shares: int = 1
     ) -> None:
-        env = {**os.environ, RUN_FILE: str(run_file), SHARES: str(shares)}
+        # In memory: nothing to remove, however we end.
+        self._run_file = os.memfd_create("tokgate-run")
+        env = {**os.environ, RUN_FILE: f"/proc/self/fd/{self._run_file}", SHARES: str(shares)}
         if share is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, share.gpus))
-        self._run_file = run_file
         self._prefix = f"[GPU {share.name}] " if share else ""
         self._interrupted = False
         self._process = subprocess.Popen(
@@ -109,6 +131,7 @@ class _Child:
             stderr=subprocess.STDOUT if share else None,
             text=True,
             errors="replace",
+            pass_fds=[self._run_file],
             preexec_fn=_interrupt_with_parent,
         )
 
@@ -123,8 +146,9 @@ class _Child:
             sys.stdout.write(self._prefix + line)
             sys.stdout.flush()
         status = self._process.wait()
-        known = self._run_file.is_file()
-        return Ended(status, Path(self._run_file.read_text(encoding="utf-8")) if known else None)
+        told = os.pread(self._run_file, 1 << 16, 0).decode()
+        os.close(self._run_file)
+        return Ended(status, Path(told) if told else None)
 
 
 def _interrupt_with_parent() -> None:
@@ -153,9 +177,7 @@ def _signals(children: Sequence[_Child]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _side_by_side(
-    folder: Path, arguments: list[str], gpus: Sequence[int], scratch: Path, strict: bool
-) -> int:
+def _side_by_side(folder: Path, arguments: list[str], gpus: Sequence[int], strict: bool) -> int:
     """One pytest a share of the GPUs; one summary and one exit code of all."""
     request, junit = _request(folder, arguments)
     setup = gate_setup.read(request)
@@ -163,6 +185,18 @@ def _side_by_side(
     shares = deal(setup, gpus, emulated=emulated)
     for share in shares:
         print(f"tokgate: GPU {share.name}: {', '.join(share.profiles)}", flush=True)
+    ended: dict[str, Ended] = {}
+    # Shares of one size have GPUs of their own; larger ones get theirs when those are free again.
+    for _, side_by_side in groupby(shares, key=lambda share: len(share.gpus)):
+        ended |= _wave(folder, arguments, list(side_by_side), junit)
+        if any(end.status == PYTEST_INTERRUPTED or end.status < 0 for end in ended.values()):
+            break
+    _summary(ended, {**setup.not_applicable, **left_out(setup, gpus)}, request.results)
+    return _exit_code(list(ended.values()), strict)
+
+
+def _wave(folder: Path, arguments: list[str], shares: Sequence[Share], junit: Path) -> dict[str, Ended]:
+    """Shares side by side, until all have ended; by the share's name."""
     children = [
         _Child(
             folder,
@@ -171,7 +205,6 @@ def _side_by_side(
                 f"--profiles={','.join(share.profiles)}",
                 f"--junitxml={junit.with_name(f'{junit.stem}-gpu{share.name}{junit.suffix}')}",
             ],
-            scratch / f"run-{share.name}",
             share,
             len(shares),
         )
@@ -190,12 +223,7 @@ def _side_by_side(
             # Never for long at once: a signal is handled between two waits.
             while thread.is_alive():
                 thread.join(0.5)
-    _summary(
-        {share.name: ended[number] for number, share in enumerate(shares)},
-        {**setup.not_applicable, **left_out(setup, gpus)},
-        request.results,
-    )
-    return _exit_code([ended[number] for number in range(len(children))], strict)
+    return {share.name: ended[number] for number, share in enumerate(shares)}
 
 
 def _request(folder: Path, arguments: Sequence[str]) -> tuple[gate_setup.Request, Path]:

@@ -40,16 +40,13 @@ def command(
     verdicts: Annotated[int, typer.Option(min=1, help="verdicts that share alpha")] = 1,
     blocks_max: Annotated[int, typer.Option(min=3, help="block at which the last test is made")] = 40,
     calibration: Annotated[Path | None, typer.Option(help="file written by tokgate calibrate")] = None,
-    strict_inconclusive: Annotated[
-        bool, typer.Option("--strict-inconclusive", help="exit 3 when undecided")
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Judge build B against build A from stored measurements.
 
     A file holds Samples as the gate stores them, or {"unit", "better", "launches": [[...], ...]} with the
     runs of each launch. Launches are paired in the order measured; a pair is a block. With one launch a side
-    a noisy metric can only be INCONCLUSIVE as to the build.
+    a noisy metric can only be INCONCLUSIVE as to the build. Exit code 3 when undecided.
     """
     if better not in (None, "higher", "lower"):
         raise UsageFault(f"--better is higher or lower, not '{better}'")
@@ -69,7 +66,7 @@ def command(
         print(json.dumps({"verdict": str(verdict.kind), "line": verdict.line, **verdict.evidence}, indent=2))
     else:
         print(verdict.text())
-    raise typer.Exit(exit_code([verdict], strict_inconclusive=strict_inconclusive))
+    raise typer.Exit(exit_code([verdict]))
 
 
 def plan_of(

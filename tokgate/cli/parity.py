@@ -1,8 +1,9 @@
-"""``tokgate parity``: replay a parity case against two running servers."""
+"""``tokgate parity``: look for a case on which two running servers differ, or replay one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +16,12 @@ from tokgate.analysis.parity import (
     ParityResult,
     compare,
     first_difference,
-    measure_floor,
 )
-from tokgate.analysis.parity_case import Case, load_case
+from tokgate.analysis.parity_case import Case, CaseRequest, load_case, save_case
 from tokgate.errors import UsageFault
 from tokgate.gate.greedy import GreedyClient
+from tokgate.gate.parity import SHAPES, SMALL_VOCABULARY, ask
+from tokgate.models.truth import Truth, load_truth, predicted_output
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Greedy parity between two running servers."
@@ -43,29 +45,89 @@ def replay(
 
     Exit code 0: equal, or ties only; 1: diverged, or the reference is not as known beforehand; 3: undecided.
     """
+    reference, other = _clients(url, timeout_s)
+    case = load_case(file)
+    wanted = ask(reference, case, as_reference=True)
+    got = ask(other, case, as_reference=False).outputs
+    control = compare(wanted.outputs, wanted.again, wanted.floor)
+    result = compare(wanted.outputs, got, wanted.floor)
+    unlike = unlike_truth(case, wanted.outputs)
+    for line in [*lines(result, control, wanted.floor), *unlike]:
+        typer.echo(line)
+    raise typer.Exit(1 if unlike else {"PASS": 0, "DIVERGED": 1}.get(result.verdict, 3))
+
+
+@app.command()
+def search(
+    url: Annotated[list[str], typer.Option("--url", help="twice: the reference's address, then the other's")],
+    examples: Annotated[int, typer.Option("--examples", help="cases to draw")] = 100,
+    budget_s: Annotated[float, typer.Option("--budget-s", help="the search ends by then, seconds")] = 300,
+    prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", help="longest prompt")] = 64,
+    new_tokens: Annotated[int, typer.Option("--new-tokens", help="most tokens of an output")] = 32,
+    requests: Annotated[int, typer.Option("--requests", help="most requests of a case")] = 8,
+    vocabulary: Annotated[int | None, typer.Option("--vocabulary", help="prompt ids stay below it")] = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", help="synthetic pair that is served: its output is known")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="of the draws")] = 0,
+    out: Annotated[Path, typer.Option("--out", help="where the smallest failing case is written")] = Path(
+        "parity.case.json"
+    ),
+    timeout_s: Annotated[
+        float, typer.Option("--timeout-s", help="longest wait for one answer, seconds")
+    ] = 600,
+) -> None:
+    """Draw cases until the servers differ, and make the case small.
+
+    Exit code 0: no case differed by more than ties; 1: one did; 3: the time was up, or cases were undecided.
+    """
+    from tokgate.gate.parity_search import CONFIRMATIONS, Limits, Search, with_known, words
+
+    reference, other = _clients(url, timeout_s)
+    truth = None if model is None else load_truth(model)
+    size = vocabulary or (SMALL_VOCABULARY if truth is None else truth.rule.preset.vocab)
+    limits = Limits(prompt_tokens, new_tokens, requests, size, examples, budget_s, seed)
+    # At a near-tie either way is right, so nothing is known beforehand.
+    known = None if truth is None or truth.near_tie is not None else partial(_known, truth)
+    found = Search(reference, other, limits, known).run()
+    ended = f"{found.examples} cases asked, {found.ties} ties"
+    if found.undecided:
+        ended += f", {found.undecided} undecided"
+    if not found.in_time:
+        ended += f"; the time of {budget_s:g} s was up"
+    if found.case is None or found.result is None or found.first is None:
+        sure = found.in_time and not found.undecided
+        typer.echo(f"{'PASS' if sure else 'INCONCLUSIVE'} no case differs: {ended}")
+        raise typer.Exit(0 if sure else 3)
+    case = with_known(found.case, known)
+    save_case(case, out)
+    typer.echo(f"DIVERGED {words(case)}: {ended}")
+    text = [each.line() for each in found.result.failed]
+    text.append(f"made small from {words(found.first)}")
+    if found.again is not None:
+        text.append(f"asked again it differed {found.again} of {CONFIRMATIONS} times")
+    text += [f"file: {out}", f"next: tokgate parity replay {out} --url {url[0]} --url {url[1]}"]
+    for each in text:
+        typer.echo(f"  {each}")
+    raise typer.Exit(1)
+
+
+def _known(truth: Truth, request: CaseRequest) -> list[int]:
+    return predicted_output(truth, request.prompt_ids, request.new_tokens)
+
+
+def _clients(url: Sequence[str], timeout_s: float) -> tuple[GreedyClient, GreedyClient]:
+    """Clients of the reference and of the other.
+
+    Raises:
+        UsageFault: not two addresses, or no time to wait.
+    """
     if len(url) != 2:
         raise UsageFault(f"--url must be given twice (reference, then other), got {len(url)}")
     if not timeout_s > 0:
         raise UsageFault(f"--timeout-s must be above 0, got {timeout_s:g}")
-    case = load_case(file)
-    reference, other = (GreedyClient(address.rstrip("/"), timeout_s) for address in url)
-    if case.flush_first:
-        reference.flush()
-        other.flush()
-    wanted = reference.answer(case, candidates=True)
-    again = reference.answer(case)
-    got = other.answer(case)
-    pairs = [
-        (output.top or {}, reference.rescore(request, output))
-        for request, output in zip(case.requests, wanted, strict=True)
-    ]
-    floor = measure_floor(pairs)
-    control = compare(wanted, again, floor, wanted_tokens=None)
-    result = compare(wanted, got, floor, wanted_tokens=None)
-    unlike = unlike_truth(case, wanted)
-    for line in [*lines(result, control, floor), *unlike]:
-        typer.echo(line)
-    raise typer.Exit(1 if unlike else {"PASS": 0, "DIVERGED": 1}.get(result.verdict, 3))
+    first, second = (GreedyClient(address.rstrip("/"), timeout_s) for address in url)
+    return first, second
 
 
 def lines(result: ParityResult, control: ParityResult, floor: Floor | None) -> list[str]:
@@ -75,8 +137,8 @@ def lines(result: ParityResult, control: ParityResult, floor: Floor | None) -> l
         text.append("  floor: not measured, no difference is forgiven")
     else:
         text.append(
-            f"  floor: the reference's top-2 gaps move by up to {floor.largest:.3g} nats between decoding "
-            f"and re-scoring ({floor.compared} gaps); a gap up to {floor.tolerance:.3g} is a tie"
+            f"  floor: the reference's top-2 gaps move by up to {floor.largest:.3g} nats between {SHAPES} "
+            f"({floor.compared} gaps); a gap up to {floor.tolerance:.3g} is a tie"
         )
     text.append(f"  control: the reference against itself: {control.headline()}")
     text += [f"  {each.line()}" for each in result.comparisons if each.outcome is not Outcome.EQUAL]

@@ -78,7 +78,9 @@ def install(environment: Path, lock: Lock, say: Say) -> None:
         by_uv = uv()
         if by_uv is not None:
             say(f"installing {len(others)} other packages by uv")
-            command = [by_uv, "pip", "install", "--python", python, "--no-deps", "--compile-bytecode"]
+            # A link into uv's cache would let an edit in this environment into every other one.
+            command = [by_uv, "pip", "install", "--python", python, "--no-deps", "--link-mode", "copy"]
+            command += ["--compile-bytecode"]
             try:
                 run([*command, "--require-hashes", "--requirement", str(rest)], "installing by uv")
             except HostFault as fault:
@@ -114,6 +116,7 @@ def fill(environment: Path, lock: Lock, python: str, wheel: LocalWheel | None) -
         asked = sys.executable if python == running() else python
         run([by_uv, "venv", "--quiet", "--python", asked, str(environment)], "making the virtual environment")
         install_ = [by_uv, "pip", "install", "--quiet", "--python", str(interpreter_), "--compile-bytecode"]
+        install_ += ["--link-mode", "copy"]  # as above
     else:
         create(environment, python)
         install_ = [str(interpreter_), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]

@@ -6,8 +6,10 @@ into a lock: a lock says which files by their hashes, not where they come from.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,10 +81,10 @@ def _by_uv(uv: str, requirements: Sequence[str], target: Target) -> dict[str, st
 
 def _by_pip(requirements: Sequence[str], target: Target) -> dict[str, str]:
     with tempfile.TemporaryDirectory(prefix="tokgate-resolve-") as scratch:
-        environment, report = Path(scratch, "venv"), Path(scratch, "report.json")
-        installer.create(environment, target.python)
+        report = Path(scratch, "report.json")
         command = [
-            *(str(environment / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input"),
+            *(_python_with_pip(target.python, scratch), "-m", "pip", "--disable-pip-version-check"),
+            "--no-input",
             *("install", "--dry-run", "--ignore-installed", "--quiet", "--report", str(report)),
             *requirements,
         ]
@@ -94,3 +96,12 @@ def _by_pip(requirements: Sequence[str], target: Target) -> dict[str, str]:
         digest = found["download_info"]["archive_info"]["hashes"]["sha256"]
         blocks[name] = f"{name}=={found['metadata']['version']} \\\n    --hash=sha256:{digest}"
     return blocks
+
+
+def _python_with_pip(python: str, scratch: str) -> str:
+    """The running Python where it will do, else one in a new environment."""
+    if python == installer.running() and importlib.util.find_spec("pip"):
+        return sys.executable
+    environment = Path(scratch, "venv")
+    installer.create(environment, python)
+    return str(environment / "bin" / "python")

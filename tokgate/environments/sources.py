@@ -90,7 +90,8 @@ def _of_commit(wanted: Wanted, root: Path, say: Say) -> Built:
             project = clone / "python"
         if not _is_project(project):
             raise UsageFault(f"commit {commit[:12]} holds no project", ["name it by #subdirectory=DIR"])
-        key = f"{commit}-{project.relative_to(clone).as_posix().replace('/', '-')}"
+        below = project.relative_to(clone).parts
+        key = "-".join([commit, *below])
         return Built(
             _built(root / FOLDER / key, lambda _: project, say), f"commit {commit}", f"commit-{commit[:12]}"
         )
@@ -127,7 +128,7 @@ def _build(project: Path, out: Path) -> None:
     out.mkdir()
     uv = installer.uv()
     if uv:
-        command = [uv, "build", "--wheel", "--quiet", "--python", sys.executable, "--out-dir", str(out)]
+        command = [uv, "build", "--wheel", "--python", sys.executable, "--out-dir", str(out)]
         installer.run([*command, str(project)], "building the wheel")
         for other in [path for path in out.iterdir() if path.suffix != ".whl"]:
             other.unlink()  # a .gitignore

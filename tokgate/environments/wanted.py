@@ -109,7 +109,7 @@ def parse(text: str, repo: Path | None = None) -> Wanted:
         if not path.is_file():
             raise UsageFault(f"no wheel {path}")
         return Wanted(asked, "wheel", normalised(path.name.split("-")[0]), location=str(path.absolute()))
-    if path.is_dir():
+    if asked and path.is_dir():
         return Wanted(asked, "folder", "", location=str(path.absolute()))
     raise UsageFault(f"cannot make an environment of '{without_password(asked)}'", FORMS)
 

@@ -56,6 +56,9 @@ def break_even_lines(state: BreakEven, measured: Measured, cycles: Cycles | None
     ]
     if cycles is not None and cycles.on_device:
         lines.append(effective_line(cycles, state.cycle_ms))
+    if chances := _acceptance(measured):
+        by_position = ", ".join(f"{100 * chance:.0f} %" for chance in chances)
+        lines.append(f"acceptance by draft position, of those reached: {by_position}")
     lines.append(
         f"or at accept length {state.accept_length:.2f} a cycle of {state.break_even_cycle_ms:.1f} ms"
     )

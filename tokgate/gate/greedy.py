@@ -64,6 +64,8 @@ class GreedyClient:
 
     def _generate(self, request: CaseRequest, candidates: bool) -> Output:
         body = _body(request.prompt_ids, request.new_tokens)
+        if request.sampling_seed is not None:
+            body["sampling_params"]["sampling_seed"] = request.sampling_seed
         if candidates:
             body |= {"return_logprob": True, "top_logprobs_num": 2}
         answer = self._json(body)
@@ -74,6 +76,7 @@ class GreedyClient:
             _candidates(meta.get("output_top_logprobs") or []) if candidates else None,
             stopped=read.finish_reason == "stop",
             verify_count=read.verify_count,
+            cached_tokens=read.cached_tokens,
         )
 
     def _json(self, body: Mapping[str, Any]) -> dict[str, Any]:

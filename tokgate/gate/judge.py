@@ -14,11 +14,13 @@ from tokgate import baselines
 from tokgate.analysis.blocks import arm
 from tokgate.analysis.cycles import Cycles
 from tokgate.analysis.interval import ratio_interval
+from tokgate.analysis.speculation import Attribution
 from tokgate.analysis.stored import judge_stored
 from tokgate.baselines import Baseline
 from tokgate.config.gate import GateFile, Limit
 from tokgate.config.workloads import Workload
 from tokgate.errors import UsageFault
+from tokgate.gate.attribution import RATE, attribution, attribution_lines
 from tokgate.gate.break_even import break_even_figures, break_even_lines, state_of
 from tokgate.gate.case import JudgedCase
 from tokgate.gate.comparable import obstacles, remarks
@@ -33,6 +35,8 @@ SPEED = "decode_tok_s"
 
 ALL_REJECTED = 1.02
 """An accept length below this is the bonus token alone."""
+
+REJECTED = "every draft is rejected: the draft is not used, or gets the wrong hidden states"
 
 
 class Judge:
@@ -65,7 +69,8 @@ class Judge:
         identity = measured.samples[0].identity
         stored = baselines.read(self._stored, identity.host_class, identity.profile, identity.workload)
         limit = self._limit(metric).limit_percent / 100
-        stop = starts.unjudged(metric, limit, recorded=stored is not None and bool(stored.series(metric)))
+        recorded = [] if stored is None else [value for runs in stored.series(metric) for value in runs]
+        stop = starts.unjudged(metric, limit, recorded)
         if stop is not None:
             kind, headline = stop
             return JudgedCase(measured, metric, "s", measured.series(metric)).verdict(kind, headline)
@@ -93,8 +98,12 @@ class Judge:
         """Whether gate.yaml has a limit for a metric."""
         return metric in self._gate.metrics
 
-    def against_baseline(self, measured: Measured, metric: str) -> Verdict:
-        """One gated metric of a case against its stored baseline."""
+    def against_baseline(self, measured: Measured, metric: str, *, concurrency: int = 1) -> Verdict:
+        """One gated metric of a case against its stored baseline.
+
+        Args:
+            concurrency: streams of the workload, for what a change of the rate is made of.
+        """
         identity = measured.samples[0].identity
         limit = self._limit(metric)
         runs = measured.series(metric)
@@ -119,14 +128,21 @@ class Judge:
                 (*reasons[1:], f"baseline {baseline.path}"),
                 next_command=self._accept,
             )
-        return self._against(case, baseline, limit)
+        made_of = None
+        if metric == RATE:
+            made_of = attribution(
+                measured, baseline, concurrency=concurrency, limit=limit.limit_percent / 100
+            )
+        return self._against(case, baseline, limit, made_of)
 
     def _limit(self, metric: str) -> Limit:
         if metric not in self._gate.metrics:
             raise UsageFault(f"gate.yaml has no metric '{metric}', which this test gates")
         return self._gate.metrics[metric]
 
-    def _against(self, case: JudgedCase, baseline: Baseline, limit: Limit) -> Verdict:
+    def _against(
+        self, case: JudgedCase, baseline: Baseline, limit: Limit, made_of: Attribution | None
+    ) -> Verdict:
         metric, runs = case.metric, case.runs
         sessions = baseline.series(metric)
         # Sessions of one day share that day's drift; on an emulated engine days mean nothing.
@@ -157,6 +173,7 @@ class Judge:
                 f"{count(len(runs), 'run')} on {case.launches}: {figures(runs)}",
                 f"smallest change detectable now: {f'{100 * least:.1f} %' if least is not None else 'unknown'}",
                 *decision.notes,
+                *(attribution_lines(made_of) if made_of is not None else ()),
             ),
             next_command=self._accept if kind is Kind.IMPROVED else None,
             figures={
@@ -165,7 +182,22 @@ class Judge:
                 "reference": expected,
                 "change_percent": 100 * decision.change,
                 "smallest_detectable_percent": None if least is None else 100 * least,
+                **({} if made_of is None else {"laid_to": made_of.cause, "masked": made_of.masked}),
             },
+        )
+
+    def stored_accept_length(self, measured: Measured) -> Verdict:
+        """Accept length of a model whose is not known beforehand, against the stored baseline.
+
+        One of 1.00 is no figure to be compared: the draft is not used.
+        """
+        runs = measured.series("accept_length")
+        if not runs or max(runs) >= ALL_REJECTED:
+            return self.against_baseline(measured, "accept_length")
+        return JudgedCase(measured, "accept_length", "tokens", runs).verdict(
+            Kind.MISCONFIGURED,
+            f"accept_length: {max(runs):.2f} tokens: the draft is not used",
+            (REJECTED, "no baseline was looked at: this is no change of speed"),
         )
 
     def accept_length(self, measured: Measured, predicted: Sequence[int]) -> Verdict:
@@ -202,7 +234,7 @@ class Judge:
         kind = Kind.REGRESSION if now < expected else Kind.IMPROVED
         if now < ALL_REJECTED:
             kind = Kind.MISCONFIGURED
-            body.append("every draft is rejected: the draft is not used, or gets the wrong hidden states")
+            body.append(REJECTED)
         return case.verdict(
             kind,
             f"accept_length: {now:.3f} vs {expected:.3f} tokens predicted, {len(off)} of {compared} differ",

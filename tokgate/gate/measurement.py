@@ -15,6 +15,7 @@ from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import LoadFault
 from tokgate.gate import passes, traces
+from tokgate.gate.greedy import GreedyClient
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
@@ -25,6 +26,7 @@ from tokgate.gate.watch import Watch, memory
 from tokgate.host.contention import difference
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure
+from tokgate.load.processes import Progress
 from tokgate.load.sample import Audit, Identity, Sample
 from tokgate.server.running import Server
 from tokgate.server.timeline import Capture
@@ -181,14 +183,7 @@ class Measurer:
         began_s = time.monotonic()
         try:
             with server.watch("greedy parity"):
-                return ask(
-                    server.url,
-                    case,
-                    as_reference=as_reference,
-                    # Emulated log-probabilities are made up: a floor from them would forgive anything.
-                    with_floor=self._setup.engine.kind != "emulated",
-                    timeout_s=limit_s,
-                )
+                return ask(GreedyClient(server.url, limit_s), case, as_reference=as_reference)
         except LoadFault as fault:
             server.ensure_alive()
             waited_s = time.monotonic() - began_s
@@ -254,9 +249,21 @@ class Measurer:
         scraped = passes.scrape(server)
         before = self._watch.snapshot(pids)
         try:
-            with server.watch(f"{workload.name}"):
+            died = threading.Event()
+
+            def let_go(_: Progress) -> None:
+                # A half-dead server may be silent until a deadline of the client's.
+                if died.is_set():
+                    raise LoadFault("a process of the server died")
+
+            with server.watch(f"{workload.name}", on_death=died.set):
                 got = measure(
-                    server.url, workload, prompts, deadlines=self._deadlines(), keep_output_ids=True
+                    server.url,
+                    workload,
+                    prompts,
+                    deadlines=self._deadlines(),
+                    keep_output_ids=True,
+                    on_progress=let_go,
                 )
         except Stall as stall:
             server.ensure_alive()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from tokgate.models import maker
-from tokgate.models.truth import load_truth, predicted_output, predicted_verify_count
+from tokgate.models.truth import NAME, load_truth, predicted_output, predicted_verify_count
 
 
 def root() -> Path:
@@ -27,7 +30,13 @@ def pair(preset: str, *, seed: int, accept_length: float | None) -> Path:
     """
     length = "longest" if accept_length is None else f"{accept_length:g}"
     folder = root() / f"{preset}-seed{seed}-accept-{length}"
-    maker.ensure(preset, folder, seed=seed, accept_length=accept_length)
+    make = partial(maker.ensure, preset, folder, seed=seed, accept_length=accept_length)
+    if (folder / NAME).is_file():
+        make()
+        return folder
+    # In a process of its own: torch would leave a context on the GPU, 1.7 GiB that are then foreign there.
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
+        child.submit(make).result()
     return folder
 
 
@@ -40,6 +49,8 @@ def identity(folder: Path) -> str:
     truth = folder / "truth.json"
     if truth.is_file():
         facts = json.loads(truth.read_text(encoding="utf-8"))
+        # They follow from the rest; pairs made before there were any are the same pairs.
+        facts.pop("examples", None)
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
         return f"{facts['preset']}@{digest}"
     configs = [folder / part / "config.json" for part in ("target", "draft")]

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from tokgate.analysis.parity import Floor, Outcome, Output, compare, first_difference, measure_floor
+from tokgate.analysis.parity import Floor, Outcome, Output, TopTwo, compare, first_difference, measure_floor
 from tokgate.analysis.parity_case import Case, CaseRequest, save_case
 from tokgate.config.gate import ParitySizes
-from tokgate.gate.greedy import GreedyClient
 from tokgate.verdict import Kind, Verdict
 
 FIRST_ID = 300
 """Ids below are special tokens and raw bytes in most vocabularies."""
 
+SMALL_VOCABULARY = 1000
+"""Prompts stay below this where the model's vocabulary is not known here."""
+
+ALONE = 4
+"""Requests of a batch that a reference is asked again one by one, for the floor."""
+
+SHAPES = "decoding, re-scoring, batch and single requests"
+"""The kernel shapes of the floor, for messages."""
+
 SHOWN_DIFFERENCES = 6
-CASES = ("batch-1", "batch-4-mixed", "batch-8-shared", "long-context", "many")
+CASES = ("batch-1", "batch-4-mixed", "batch-8-shared", "shared-in-turn", "long-context", "many")
 
 
 def cases(sizes: ParitySizes, vocabulary: int) -> dict[str, Case]:
-    """The cases by name: batch sizes 1, 4 and 8, mixed lengths, a shared prefix sent twice (so that the
-    second half is served from the prefix cache where there is one), a long context, and many prompts.
+    """The cases by name: batch sizes 1, 4 and 8, mixed lengths, a shared prefix at once and in turn (so that
+    all but the first are served from the prefix cache where there is one), a long context, and many prompts.
 
     Args:
         sizes: how long and how many.
@@ -49,6 +58,9 @@ def cases(sizes: ParitySizes, vocabulary: int) -> dict[str, Case]:
             [prefix + suffix for suffix in (*suffixes, *suffixes)],
             "eight requests at once that share a prefix, each prompt twice",
         ),
+        "shared-in-turn": case(
+            [prefix + suffix for suffix in suffixes], "four requests that share a prefix, one after another"
+        ).model_copy(update={"together": False}),
         "long-context": case([ids(sizes.long_context_tokens)], "one long prompt"),
         "many": case(
             [ids(1 + int(uniform() * 2 * sizes.prompt_tokens)) for _ in range(sizes.many_prompts)],
@@ -72,40 +84,63 @@ class Answers:
     floor: Floor | None
 
 
-def ask(url: str, case: Case, *, as_reference: bool, with_floor: bool, timeout_s: float) -> Answers:
-    """Put a case to a server.
+class Server(Protocol):
+    """What is asked: :class:`~tokgate.gate.greedy.GreedyClient`, or a stand-in in tests."""
+
+    def flush(self) -> None: ...
+
+    def answer(self, case: Case, *, candidates: bool = False) -> list[Output]: ...
+
+    def rescore(self, request: CaseRequest, output: Output) -> Mapping[int, TopTwo]: ...
+
+
+def ask(server: Server, case: Case, *, as_reference: bool) -> Answers:
+    """Put a case to a server, its prefix cache emptied before unless the case says otherwise.
 
     Args:
-        as_reference: also ask twice, for the control and the candidates.
-        with_floor: measure the floor of a reference.
+        as_reference: also ask twice, for the control and the candidates, and measure the floor.
 
     Raises:
         LoadFault: no answer, or not one of token ids.
     """
-    client = GreedyClient(url, timeout_s)
-    client.flush()
-    outputs = tuple(client.answer(case))
-    if not as_reference:
-        return Answers(outputs, (), None)
-    scored = client.answer(case, candidates=True)
-    again = tuple(scored)
-    if not with_floor:
-        return Answers(outputs, again, None)
+    if case.flush_first:
+        server.flush()
+    outputs = tuple(server.answer(case))
+    return as_a_reference(server, case, outputs) if as_reference else Answers(outputs, (), None)
+
+
+def as_a_reference(server: Server, case: Case, outputs: Sequence[Output]) -> Answers:
+    """A server's answers with what a reference needs: candidates, the control and the floor.
+
+    Args:
+        outputs: what it answered before.
+
+    Raises:
+        LoadFault: as :func:`ask`.
+    """
+    scored = server.answer(case, candidates=True)
     pairs = [
-        (output.top or {}, client.rescore(request, output))
+        (output.top or {}, server.rescore(request, output))
         for request, output in zip(case.requests, scored, strict=True)
     ]
+    if case.together and len(case.requests) > 1:
+        few = {"requests": case.requests[:ALONE], "together": False}
+        alone = server.answer(case.model_copy(update=few), candidates=True)
+        pairs += [_in_common(one, other) for one, other in zip(scored, alone, strict=False)]
     # The first answers are those of plain decoding. Their candidates are those of the second time; where
     # that went another way at a tie, the first output is scored by itself.
     known = tuple(
-        Output(
-            first.ids,
-            second.top if first.ids == second.ids else client.rescore(request, first),
-            first.stopped,
-        )
+        replace(first, top=second.top if first.ids == second.ids else server.rescore(request, first))
         for request, first, second in zip(case.requests, outputs, scored, strict=True)
     )
-    return Answers(known, again, measure_floor(pairs))
+    return Answers(known, tuple(scored), measure_floor(pairs))
+
+
+def _in_common(one: Output, other: Output) -> tuple[Mapping[int, TopTwo], Mapping[int, TopTwo]]:
+    """Candidates of two outputs where both have the same tokens before."""
+    end = first_difference(one.ids, other.ids)
+    top = {i: each for i, each in (one.top or {}).items() if end is None or i <= end}
+    return top, other.top or {}
 
 
 def judge(
@@ -136,10 +171,12 @@ def judge(
     else:
         body.append(
             f"floor: '{reference}' moves its own top-2 gaps by up to {wanted.floor.largest:.3g} nats between "
-            f"decoding and re-scoring ({wanted.floor.compared} gaps); a gap up to "
-            f"{wanted.floor.tolerance:.3g} nats is a tie"
+            f"{SHAPES} ({wanted.floor.compared} gaps); a gap up to {wanted.floor.tolerance:.3g} nats is a tie"
         )
     body.append(f"control: '{reference}' against itself: {control.headline()}")
+    served = [sum(output.cached_tokens or 0 for output in each.outputs) for each in (wanted, got)]
+    if any(served):
+        body.append(f"prompt tokens from the prefix cache: {served[0]} of the reference, {served[1]} here")
     differing = [each for each in result.comparisons if each.outcome is not Outcome.EQUAL]
     body += [each.line() for each in differing[:SHOWN_DIFFERENCES]]
     kind = Kind(result.verdict)
@@ -175,6 +212,7 @@ def judge(
             "equal": result.count(Outcome.EQUAL),
             "ties": result.count(Outcome.TIE),
             "requests": len(result.comparisons),
+            "cached_tokens": served[1],
         },
     )
 

@@ -30,7 +30,7 @@ class Rooflines:
     def lines(self, visit: Visit, workload: Workload) -> list[str]:
         """The target's pass against its floor; or why there is none, in words."""
         found = visit.traced(workload).cycles
-        if found is None or self._engine.kind == "emulated":
+        if found is None or self._engine.kind != "gpu":
             return []
         if self._bandwidth is None:
             self._bandwidth = measure_bandwidth(self._engine)

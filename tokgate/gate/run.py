@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -13,6 +13,7 @@ from tokgate.analysis.parity_case import Case
 from tokgate.config.gate import ParitySizes
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
+from tokgate.environments import installed
 from tokgate.errors import ResultsUnwritable, TokgateError, UsageFault
 from tokgate.gate import modelstore, parity, upkeep
 from tokgate.gate.campaign import Campaign, Planned, Visit
@@ -34,9 +35,6 @@ from tokgate.report.markdown import report
 from tokgate.server.teardown import Teardown
 from tokgate.verdict import Kind, Verdict
 
-SMALL_VOCABULARY = 1000
-"""Prompts of parity stay below this where the model's vocabulary is not known here."""
-
 
 class Run:
     """A run: the host's GPUs, a results folder, a campaign of servers, judge, verdicts. A context manager.
@@ -51,6 +49,7 @@ class Run:
         profiles, workloads: names of those that are needed by what was selected.
         with_parity: whether greedy parity is asked for.
         verdicts: how many verdicts are expected, for the error rate of each.
+        not_run: names of tests that were left out by selection.
 
     Raises:
         ResultsUnwritable: the results folder cannot be made.
@@ -65,6 +64,7 @@ class Run:
         workloads: Collection[str],
         with_parity: bool,
         verdicts: int,
+        not_run: Sequence[str] = (),
     ) -> None:
         self.setup = setup
         self.verdicts: list[Verdict] = []
@@ -75,8 +75,9 @@ class Run:
         self._interrupted = False
         with ExitStack() as stack:
             warnings = stack.enter_context(claim(setup))
-            self.results = Results(setup.request.results, self._facts(profiles, workloads, warnings))
+            self.results = Results(setup.request.results, self._facts(profiles, workloads, warnings, not_run))
             stack.callback(self._end)
+            self._write(partial(installed.keep, setup.engine, self.results.folder))
             self._starter = Starter(setup, self.results)
             self.cases = self._cases() if with_parity else {}
             # A verdict that two rules may reach, the stored baseline's and the blocks', gives half of alpha to each.
@@ -116,7 +117,11 @@ class Run:
         return " ".join([*words, '--reason "..."'])
 
     def _facts(
-        self, profiles: Collection[str], workloads: Collection[str], warnings: list[str]
+        self,
+        profiles: Collection[str],
+        workloads: Collection[str],
+        warnings: list[str],
+        not_run: Sequence[str],
     ) -> dict[str, object]:
         setup = self.setup
         return {
@@ -129,12 +134,13 @@ class Run:
             "workloads": sorted(workloads),
             "gated_metrics": list(setup.gate.metrics),
             "host_warnings": warnings,
+            "not_run": sorted(not_run),
         }
 
     def _cases(self) -> dict[str, Case]:
         sizes = self.setup.gate.parity.get(self.setup.engine.kind, ParitySizes())
         profile = next(iter(self.setup.profiles.values()))
-        return parity.cases(sizes, self._starter.served(profile).vocabulary or SMALL_VOCABULARY)
+        return parity.cases(sizes, self._starter.served(profile).vocabulary or parity.SMALL_VOCABULARY)
 
     def _planned(self, name: str, workloads: tuple[Workload, ...]) -> Planned:
         profile = self.setup.profiles[name]
@@ -145,10 +151,11 @@ class Run:
 
     def against_baseline(self, visit: Visit, workload: Workload, metric: str) -> Verdict:
         """One gated metric against its stored baseline; what that leaves open, by blocks, within the budget."""
-        verdict = self.judge.against_baseline(visit.measured(workload), metric)
+        measured = visit.measured(workload)
+        verdict = self.judge.against_baseline(measured, metric, concurrency=workload.concurrency)
         if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None or self.setup.reference is None:
             return verdict
-        asked = Asked(workload.name, metric, visit.measured(workload).samples[0].identity)
+        asked = Asked(workload.name, metric, measured.samples[0].identity)
         open_ = open_questions(visit, self._measured, self.judge)
         return self._settling.build(verdict, asked, open_, self._measured) if asked in open_ else verdict
 
@@ -157,12 +164,12 @@ class Run:
         measured = visit.measured(workload)
         asked = visit.profile.speculation
         if asked is None or asked.steps is None or asked.topk != 1:
-            return self.judge.against_baseline(measured, "accept_length")
+            return self.judge.stored_accept_length(measured)
         served = self._starter.served(visit.profile)
         ids = prompts.build(workload, served.vocabulary).ids or ()
         known = modelstore.known_verify_counts(served.folder, ids, workload.output_tokens, asked.steps)
         if known is None:
-            return self.judge.against_baseline(measured, "accept_length")
+            return self.judge.stored_accept_length(measured)
         return self.judge.accept_length(measured, known)
 
     def replay(self, visit: Visit, workload: Workload) -> Verdict:
@@ -290,7 +297,7 @@ class Run:
         try:
             for teardown in self.campaign.close():
                 self._judge_end(teardown)
-            self.remarks += upkeep.remarks(self.setup)
+            self.remarks += [*upkeep.remarks(self.setup), *self._starter.forced]
             text = report(self.setup.header(), self.verdicts)
             self._write(partial(write_text, self.results.folder / "report.md", text))
         finally:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tokgate import environments
+from tokgate import baselines, environments
 from tokgate.config.engine import Engine, EngineKind, emulated_engine, resolve_engine
 from tokgate.config.gate import GateFile, load_gate
 from tokgate.config.profiles import Profile, Profiles, load_profiles
@@ -36,9 +36,10 @@ class Request:
         profiles, workloads: names; empty means all that the configuration runs by default.
         model: ``--model NAME|DIR``, else ``None``.
         runs: measured runs a workload, else as in ``gate.yaml``.
-        startup_repeats: how often each profile is launched; the last server is the one measured.
+        startup_repeats: how often each profile is launched, at least once; the last server is the one measured.
         faults: fault specs for the emulated engine, ``SPEC`` or ``PROFILE=SPEC``.
         engine_flags: flags passed to the engine as they are, after those of the profile.
+        force: start what the check of target and draft refuses.
         wait_gpu_s: how long to queue for a GPU that another gate holds.
         budget_minutes: of blocks that settle what is open, in all; ``None``: nothing is settled.
         reference_engine: ``--reference-engine FILE|NAME``: the build that builds are held against.
@@ -58,6 +59,7 @@ class Request:
     startup_repeats: int = 1
     faults: tuple[str, ...] = ()
     engine_flags: tuple[str, ...] = ()
+    force: bool = False
     wait_gpu_s: float = 0.0
     budget_minutes: float | None = None
     reference_engine: str | None = None
@@ -73,7 +75,7 @@ class Setup:
         chosen_because: one phrase for the header: why this engine.
         host_classes: profile -> the folder of its baselines.
         profiles: in the order in which they are run, references first.
-        not_applicable: profile -> why it cannot exist on this engine.
+        not_applicable: profile -> why it cannot be run here: on this engine, or on so few GPUs.
         reference: engine of the reference build, where one is given.
     """
 
@@ -152,7 +154,7 @@ def read(request: Request) -> Setup:
     """Read the configuration and choose the engine.
 
     Raises:
-        ConfigFault: a faulty file.
+        ConfigFault: a faulty file, a stored baseline of what is run among them.
         UsageFault: an unknown profile, workload, model or engine; faults on a real engine.
         ResultsUnwritable: results cannot be written where they should go.
         HostFault: no profile can be run on this host: each needs more GPUs, say.
@@ -168,8 +170,6 @@ def for_engine(request: Request, engine: Engine, because: str = "given") -> Setu
     """
     if request.faults and engine.kind != "emulated":
         raise UsageFault(f"--engine-fault plants faults in the emulated engine; this one is '{engine.name}'")
-    if request.startup_repeats < 1:
-        raise UsageFault(f"--startup-repeats counts launches, at least one; got {request.startup_repeats}")
     if engine.kind == "emulated":
         locate(engine.scenario or "founding")
     gate = load_gate(request.folder / "gate.yaml")
@@ -207,11 +207,16 @@ def for_engine(request: Request, engine: Engine, because: str = "given") -> Setu
         raise UsageFault(f"--baselines {request.baselines} is not a folder")
     if not workloads:
         raise UsageFault(f"no workload in {known.path} runs on an engine of kind '{engine.kind}'")
+    host_classes = cards.host_classes(engine, profiles.values(), names_of_gpus)
+    for name in profiles:
+        # A damaged file would else be found when its figures are judged, after all that was measured.
+        for workload in (*workloads, baselines.STARTUP):
+            baselines.read(request.baselines, host_classes[name], name, workload)
     return Setup(
         request=request,
         engine=engine,
         chosen_because=because,
-        host_classes=cards.host_classes(engine, profiles.values(), names_of_gpus),
+        host_classes=host_classes,
         gate=gate,
         catalogue=catalogue,
         profiles=profiles,

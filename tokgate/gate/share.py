@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokgate.errors import HostFault, UsageFault
-from tokgate.gate import cards
 from tokgate.gate.setup import Setup
 from tokgate.host import gpu
 
@@ -29,7 +28,7 @@ class Share:
     """GPUs and the profiles that are measured on them.
 
     Attributes:
-        gpus: NVML indices, as many as the largest profile has ranks.
+        gpus: NVML indices, as many as its profiles have ranks.
         profiles: without the references that they take along.
     """
 
@@ -65,8 +64,9 @@ def deal(setup: Setup, gpus: Sequence[int], *, emulated: bool) -> list[Share]:
         emulated: the emulated engine was asked for: GPUs are then only numbers.
 
     Returns:
-        One share a group of GPUs, none of them empty; fewer when there are fewer profiles. Profiles that need
-        more GPUs than are named are in no share: see :func:`left_out`.
+        One share a group of GPUs, none of them empty; fewer when there are fewer profiles. Profiles that use
+        different numbers of GPUs are in different shares, those of the fewest first: shares of one size can
+        run side by side. Profiles that need more GPUs than are named are in no share: see :func:`left_out`.
 
     Raises:
         HostFault: no driver, or no such GPU.
@@ -77,13 +77,18 @@ def deal(setup: Setup, gpus: Sequence[int], *, emulated: bool) -> list[Share]:
     names = [name for name in setup.profile_names() if setup.profiles[name].tp <= len(gpus)]
     if not names:
         raise UsageFault(f"the profiles need {setup.ranks} GPUs at once and --gpus names {len(gpus)}")
-    ranks = cards.ranks(setup.profiles, names)
-    groups = [tuple(gpus[i : i + ranks]) for i in range(0, len(gpus) - ranks + 1, ranks)]
     references = {setup.profiles[name].reference for name in names}
     # Profiles of one reference are neighbours, so that it is measured on as few GPUs as may be.
     users = sorted((n for n in names if n not in references), key=lambda n: setup.profiles[n].reference or n)
-    groups = groups[: len(users)]
-    cuts = [round(i * len(users) / len(groups)) for i in range(len(groups) + 1)] if groups else []
+    shares = []
+    for size in sorted({setup.profiles[name].tp for name in users}):
+        shares += _of_size(size, [name for name in users if setup.profiles[name].tp == size], gpus)
+    return shares
+
+
+def _of_size(size: int, users: Sequence[str], gpus: Sequence[int]) -> list[Share]:
+    groups = [tuple(gpus[i : i + size]) for i in range(0, len(gpus) - size + 1, size)][: len(users)]
+    cuts = [round(i * len(users) / len(groups)) for i in range(len(groups) + 1)]
     return [
         Share(group, tuple(users[low:high])) for group, low, high in zip(groups, cuts, cuts[1:], strict=False)
     ]

@@ -12,8 +12,8 @@ from pathlib import Path
 from tokgate import baselines
 from tokgate.config.gate import PhaseFloors
 from tokgate.config.profiles import Model, Profile
-from tokgate.errors import UsageFault
-from tokgate.gate import modelstore
+from tokgate.errors import EngineFault, Misconfigured, UsageFault
+from tokgate.gate import hub, modelstore
 from tokgate.gate.results import Shelf
 from tokgate.gate.setup import Setup
 from tokgate.host.ports import free_port
@@ -24,9 +24,11 @@ from tokgate.server.spec import LaunchSpec
 from tokgate.sglang.flags import server_arguments
 
 HOST = "127.0.0.1"
-STARTUP = "startup"
-"""The workload name under which start-up times are stored and judged."""
 
+LONGER_ALLOWED = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+
+STARTUP = baselines.STARTUP
+"""The workload name under which start-up times are stored and judged."""
 STARTUP_TOGETHER = "startup-together"
 """The same of servers that were started at the same time: slower, and no match for those started alone."""
 
@@ -40,6 +42,7 @@ class Served:
         target, draft: paths or hub names.
         folder: of a model that has ``target/`` and ``draft/`` on this disk.
         revisions: flags that choose the revision of a hub model.
+        on_disk: where target and draft are on this disk, if they are.
     """
 
     name: str
@@ -47,15 +50,20 @@ class Served:
     draft: str | None
     folder: Path | None = None
     revisions: tuple[str, ...] = ()
+    on_disk: tuple[Path | None, Path | None] = (None, None)
 
     @property
     def vocabulary(self) -> int | None:
         """Size of the target's vocabulary, where its configuration is on this disk."""
-        return modelstore.vocabulary(Path(self.target))
+        target = self.on_disk[0]
+        return None if target is None else modelstore.vocabulary(target)
 
 
 class Starter:
     """Starts servers of a run.
+
+    Attributes:
+        forced: what the check of a pair refused and ``--force`` started, one line each.
 
     Args:
         setup: the checked request.
@@ -67,6 +75,7 @@ class Starter:
     def __init__(self, setup: Setup, results: Shelf, *, launch_seed: int | None = None) -> None:
         self._setup = setup
         self._results = results
+        self.forced: list[str] = []
         self._launch_seed = launch_seed
         self._lock = threading.Lock()
         self._launches: Counter[str] = Counter()
@@ -85,7 +94,7 @@ class Starter:
         override = setup.request.model
         if override is not None and Path(override).is_dir():
             folder = Path(override).resolve()
-            return Served(modelstore.identity(folder), str(folder / "target"), str(folder / "draft"), folder)
+            return _pair(folder)
         name = override or profile.model or setup.catalogue.default_model.get(setup.engine.kind)
         if name is None:
             raise UsageFault(
@@ -97,7 +106,7 @@ class Starter:
     def _named(self, model: Model, *, speculative: bool) -> Served:
         if model.preset is not None:
             folder = modelstore.pair(model.preset, seed=model.seed, accept_length=model.accept_length)
-            return Served(modelstore.identity(folder), str(folder / "target"), str(folder / "draft"), folder)
+            return _pair(folder)
         assert model.target is not None
         revision = f"@{model.target_revision}" if model.target_revision else ""
         flags: list[str] = []
@@ -105,7 +114,17 @@ class Starter:
             flags += ["--revision", model.target_revision]
         if model.draft_revision and speculative:
             flags += ["--speculative-draft-model-revision", model.draft_revision]
-        return Served(f"{model.target}{revision}", model.target, model.draft, revisions=tuple(flags))
+        env = self._setup.engine.env
+        return Served(
+            f"{model.target}{revision}",
+            model.target,
+            model.draft,
+            revisions=tuple(flags),
+            on_disk=(
+                hub.folder(model.target, model.target_revision, env),
+                hub.folder(model.draft, model.draft_revision, env) if model.draft else None,
+            ),
+        )
 
     def __call__(self, profile: Profile) -> Server:
         """Start the profile's server and wait until it has generated.
@@ -118,9 +137,10 @@ class Starter:
         engine = setup.engine
         served = self.served(profile)
         draft = served.draft if profile.speculation else None
-        # Of a hub name nothing is on this disk yet: only the engine can look into it.
-        if profile.speculation is not None and draft is not None and _on_disk(served.target, draft):
-            guard.check(Path(served.target), Path(draft), profile.speculation.algorithm)
+        # A hub model that is not on this disk yet only the engine can look into.
+        places = served.on_disk
+        if profile.speculation is not None and draft is not None and places[0] and places[1]:
+            self._check(profile, profile.speculation.algorithm, places[0], places[1])
         port = free_port()
         with self._lock:
             number = self._launches[profile.name]
@@ -145,22 +165,40 @@ class Starter:
                 # Launches of an emulated engine are alike unless they are told apart.
                 argv += ["--launch-seed", str((self._launch_seed or 0) + number)]
         argv += setup.request.engine_flags
-        return start(
-            LaunchSpec(
-                profile=profile,
-                engine=engine,
-                argv=tuple(argv),
-                env=self._environment(profile, arguments.env),
-                host=HOST,
-                port=port,
-                log_path=self._results.folder / "logs" / f"{profile.name}-{number}.log",
-                forensics_dir=self._results.folder / "forensics",
-                deadlines=setup.gate.deadlines.floors.get(engine.kind, PhaseFloors()),
-                usual_time_factor=setup.gate.deadlines.usual_time_factor,
-                usual_s=self._usual_s(profile),
-                teardown_s=setup.gate.deadlines.teardown_s,
-            )
+        launch = LaunchSpec(
+            profile=profile,
+            engine=engine,
+            argv=tuple(argv),
+            env=self._environment(profile, arguments.env),
+            host=HOST,
+            port=port,
+            log_path=self._results.folder / "logs" / f"{profile.name}-{number}.log",
+            forensics_dir=self._results.folder / "forensics",
+            deadlines=setup.gate.deadlines.floors.get(engine.kind, PhaseFloors()),
+            usual_time_factor=setup.gate.deadlines.usual_time_factor,
+            usual_s=self._usual_s(profile),
+            teardown_s=setup.gate.deadlines.teardown_s,
         )
+        try:
+            return start(launch)
+        except EngineFault as fault:
+            # Where the profile's words are known to mean trouble on this version, that may be the reason.
+            fault.details = (*fault.details, *(f"of SGLang {engine.version}: {n}" for n in arguments.notes))
+            raise
+
+    def _check(self, profile: Profile, algorithm: str, target: Path, draft: Path) -> None:
+        try:
+            guard.check(
+                target,
+                draft,
+                algorithm,
+                context_length=profile.context_length,
+                longer_allowed=_is_set(profile.env.get(LONGER_ALLOWED)),
+            )
+        except Misconfigured as error:
+            if not self._setup.request.force:
+                raise
+            self.forced.append(f"{profile.name} was started by force: {'; '.join(error.details)}")
 
     def _environment(self, profile: Profile, needed: Mapping[str, str]) -> dict[str, str]:
         engine = self._setup.engine
@@ -190,5 +228,10 @@ class Starter:
         return usual
 
 
-def _on_disk(*models: str) -> bool:
-    return all(Path(model).is_dir() for model in models)
+def _pair(folder: Path) -> Served:
+    target, draft = folder / "target", folder / "draft"
+    return Served(modelstore.identity(folder), str(target), str(draft), folder, on_disk=(target, draft))
+
+
+def _is_set(value: str | None) -> bool:
+    return (value or "").lower() in ("1", "true", "yes")

@@ -81,18 +81,22 @@ class Starts:
         """Share of launches that hung, with its interval."""
         return rate(sum(isinstance(f, Hang) for f in self.faults.values()), self.number)
 
-    def unjudged(self, metric: str, limit: float, *, recorded: bool) -> tuple[Kind, str] | None:
+    def unjudged(self, metric: str, limit: float, recorded: Sequence[float]) -> tuple[Kind, str] | None:
         """Why a phase's seconds cannot be held against a baseline, if they cannot.
 
         Args:
             limit: the change that fails, as a fraction.
-            recorded: the stored baseline has this phase.
+            recorded: the stored baseline's seconds of this phase; empty without one.
         """
         runs = self.measured.series(metric)
         if not runs:
             if recorded:
                 return None
             return Kind.NOT_APPLICABLE, f"{metric}: the start of this profile has no such phase"
+        if recorded and min(recorded) <= 0:
+            return Kind.VACUOUS, (
+                f"{metric}: {figure(fmean(runs))} s: so short that a start of the stored baseline showed none of it"
+            )
         if fmean(runs) * limit < POLL_S or min(runs) <= 0:
             return Kind.VACUOUS, (
                 f"{metric}: {figure(fmean(runs))} s: a change by {100 * limit:g} % is less than the "

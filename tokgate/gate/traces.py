@@ -23,6 +23,7 @@ from tokgate.sglang.trace_spans import label
 from tokgate.trace.timeline import read_timeline
 
 _WRITTEN_S = 60.0
+_SETTLED_S = 5.0
 _MARGIN_TOKENS = 8
 
 
@@ -102,14 +103,16 @@ def read(files: Sequence[Path]) -> Traced:
 
 
 def _written(folder: Path, ranks: int) -> list[Path]:
-    """The traces, once every rank has written its own and none grows any more."""
-    until = time.monotonic() + _WRITTEN_S
+    """The traces, once every rank has written its own and none grows any more; what there is after a while."""
+    began = changed = time.monotonic()
     before: dict[Path, int] = {}
     while True:
         now = {path: path.stat().st_size for path in profiling.trace_files(folder)}
-        if (len(now) >= ranks and now == before) or time.monotonic() > until:
+        at = time.monotonic()
+        if now != before:
+            before, changed = now, at
+        elif (len(now) >= ranks and now) or (now and at - changed > _SETTLED_S) or at - began > _WRITTEN_S:
             return list(now)
-        before = now
         time.sleep(0.2)
 
 

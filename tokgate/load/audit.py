@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from tokgate.load.loop import LINGER_S
 from tokgate.load.recording import Recording, Timeline
 from tokgate.load.sample import Audit, Request, Void
 
@@ -17,6 +18,7 @@ CLOCK_STEP_S = 100e-6
 CPU_SHARE = 0.85
 RUN_DELAY_SHARE = 0.05
 IDLE_SHARE = 0.05
+UNREAD_BYTES = 49_152
 CONSISTENCY = 0.005
 
 
@@ -26,11 +28,12 @@ def audit(recording: Recording) -> Audit:
     reads = ~timeline.merged
     lags = timeline.lag_s[reads]
     stamped = ~np.isnan(lags)
-    kernel = recording.stamped and bool(stamped.any())
+    tapped = recording.drops is not None
+    kernel = (recording.stamped or tapped) and bool(stamped.any())
     # A read that ends a group of merged events: its predecessor is marked.
     groups = np.append(False, timeline.merged[:-1])[reads] if len(timeline.merged) else reads
     return Audit(
-        stamp_tier="kernel" if kernel else "user",
+        stamp_tier="tap" if tapped else "kernel" if kernel else "user",
         lag_p99_s=float(np.percentile(lags[stamped], 99)) if kernel else None,
         merged_read_share=float(groups.mean()) if len(groups) else 0.0,
         unstamped_share=float((~stamped).mean()) if kernel else 1.0,
@@ -149,11 +152,18 @@ def _client(
     slots: int,
     workers: int,
 ) -> Iterator[Void]:
+    if found.stamp_tier == "tap":
+        # The wire is dated whatever this process does; what it can spoil is the load.
+        yield from _tap(recording, found, slots)
+        yield from _send_lag(recording, metrics, slots)
+        return
     step_s = metrics.get("step_ms_p50", 0.0) / 1e3
     if found.lag_p99_s is not None and step_s:
         # Events that arrive together are read one after the other. That delays no kernel stamp, so it is
         # allowed for, up to one step, where reads would begin to merge.
-        together = max(1, slots) / workers * 1.5 * read_cost_s(recording.timeline) if slots > 1 else 0.0
+        # Beside that, a client of many streams pauses by itself once it has caught up.
+        turn = 1.5 * read_cost_s(recording.timeline)
+        together = slots / workers * turn + LINGER_S if slots > 1 else 0.0
         # A late read moves no kernel stamp either; at steps of a millisecond a tenth of one is what any
         # wake-up may take. Up to half a step no reads merge, and merging has a bound of its own.
         floor = min(LAG_FLOOR_S, step_s / 2)
@@ -179,12 +189,54 @@ def _client(
     if found.client_run_delay_s is not None:
         delay = found.client_run_delay_s / recording.window_s / workers
         yield from _exceeds("client_run_delay", delay, RUN_DELAY_SHARE, "share", "client waited for a CPU")
-    if not slots:
-        lag = [r.sent_s - r.intended_s for r in recording.requests if r.sent_s is not None]
-        bound = max(1e-3, LAG_SHARE * metrics.get("ttft_s_p50", 0.0))
-        yield from _exceeds(
-            "send_lag", float(np.percentile(lag, 99)), bound, "s", "requests were sent late by"
-        )
+    yield from _send_lag(recording, metrics, slots)
+
+
+def _send_lag(recording: Recording, metrics: Mapping[str, float], slots: int) -> Iterator[Void]:
+    if slots:
+        return
+    lag = [r.sent_s - r.intended_s for r in recording.requests if r.sent_s is not None]
+    bound = max(1e-3, LAG_SHARE * metrics.get("ttft_s_p50", 0.0))
+    yield from _exceeds("send_lag", float(np.percentile(lag, 99)), bound, "s", "requests were sent late by")
+
+
+def _tap(recording: Recording, found: Audit, slots: int) -> Iterator[Void]:
+    yield from _exceeds("tap_drops", recording.drops or 0, 0, "packets", "the tap missed")
+    yield from _exceeds(
+        "unstamped_reads", found.unstamped_share, UNSTAMPED_SHARE, "share", "events that the tap did not see"
+    )
+    yield from _exceeds("clock_step", found.clock_step_s, CLOCK_STEP_S, "s", "clock stepped by")
+    # A socket that starts with a window of 64 KiB and is not read tells the server to wait.
+    yield from _exceeds(
+        "closed_window",
+        recording.unread_bytes,
+        UNREAD_BYTES,
+        "bytes",
+        "the client read so late that it may have held up the server; unread on one connection",
+    )
+    yield from _exceeds(
+        "slow_to_follow",
+        follow_share(recording.requests, slots),
+        IDLE_SHARE,
+        "share",
+        "slots without a request before the last was sent, because the client was late to send the next",
+    )
+
+
+def follow_share(requests: Sequence[Request], slots: int) -> float:
+    """Closed loop: time for which slots lay idle between two requests, as a share of all slots' time.
+
+    Args:
+        requests: of a run.
+        slots: its concurrency; 0 gives 0.
+    """
+    finishes = sorted(r.last_token_s for r in requests if r.last_token_s is not None)
+    sends = sorted(r.sent_s for r in requests if r.sent_s is not None)
+    later = sends[slots:]
+    if not slots or not later or not finishes:
+        return 0.0
+    idle_s = sum(max(0.0, sent - done) for sent, done in zip(later, finishes, strict=False))
+    return idle_s / (slots * (later[-1] - sends[0]))
 
 
 def _consistency(

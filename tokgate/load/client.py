@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from tokgate.config.workloads import Workload
-from tokgate.errors import LoadFault, UsageFault
+from tokgate.errors import HostFault, LoadFault, UsageFault
 from tokgate.load import arrivals, audit, routes
 from tokgate.load.metrics import Slo, metrics
 from tokgate.load.processes import Progress, run_workers
@@ -19,6 +20,10 @@ from tokgate.load.prompts import PromptSet
 from tokgate.load.recording import Recording, Timeline, read
 from tokgate.load.routes import Protocol
 from tokgate.load.sample import Audit, Request, Void
+from tokgate.load.tap import allowed
+from tokgate.server import reaper
+
+Stamps = Literal["kernel", "tap"]
 
 # One worker reads about 100k chunks/s on a free core; half of that leaves room for bursts.
 SLOTS_PER_WORKER = 256
@@ -106,6 +111,7 @@ def measure(
     slo: Slo | None = None,
     ramp_s: float = 0.0,
     workers: int | None = None,
+    stamps: Stamps = "kernel",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Measurement:
     """Run a workload once.
@@ -121,14 +127,21 @@ def measure(
         slo: also report goodput under it.
         ramp_s: spread the first request of each slot of a closed loop over this time.
         workers: client processes; by default one per 256 concurrent streams.
+        stamps: who dates what arrives: the kernel at each socket, or a tap on the wire.
         on_progress: called about four times a second.
 
     Raises:
         Stall: a deadline passed.
-        LoadFault: a worker died or hung, or the host name does not resolve.
-        UsageFault: the URL or the prompts do not fit.
+        LoadFault: a worker died or hung.
+        HostFault: the tap is asked for and not allowed.
+        UsageFault: the URL (a host that does not resolve, say) or the prompts do not fit.
     """
     protocol = protocol or Protocol()
+    if stamps == "tap" and not allowed():
+        raise HostFault(
+            "this process may not tap the wire: packet sockets need the capability CAP_NET_RAW",
+            ["measure as root, or with kernel stamps (--stamps kernel)"],
+        )
     absent = sorted(set(pin_cpus or ()) - os.sched_getaffinity(0))
     if absent:
         raise UsageFault(f"the client cannot be bound to CPU {absent[0]}: it is not one of this process's")
@@ -144,7 +157,7 @@ def measure(
         due_s = arrivals.schedule(workload.arrival, len(bodies), prompts)
     slots = min(workload.concurrency, len(bodies)) if closed else 0
     count = min(workers or -(-max(slots, 1) // SLOTS_PER_WORKER), max(slots, 1) if closed else len(bodies))
-    with tempfile.TemporaryDirectory(prefix="tokgate-load-") as name:
+    with tempfile.TemporaryDirectory(prefix="tokgate-load-") as name, reaper.removed_if_killed(Path(name)):
         folder = Path(name)
         spans = _write_requests(folder / "requests.bin", bodies)
         for worker in range(count):
@@ -160,6 +173,7 @@ def measure(
                 "deadlines": asdict(deadlines),
                 "keep_output_ids": keep_output_ids,
                 "pin_cpus": sorted(pin_cpus) if pin_cpus else None,
+                "stamps": stamps,
             }
             (folder / f"job{worker}.json").write_text(json.dumps(job), encoding="utf-8")
         start_ns = run_workers(folder, count, len(bodies), deadlines.worker_s, on_progress)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tokgate.load.record import NO_STAMP, Record
+from tokgate.load.record import NO_STAMP, Line, Record
 from tokgate.load.wire import Response
 
 SO_TIMESTAMPNS = 35  # Linux, 64-bit: SO_TIMESTAMPNS_OLD; the message holds two 64-bit integers.
@@ -31,6 +31,7 @@ class Stream:
     Attributes:
         sock: ``None`` while closed.
         recv: ``sock.recvmsg_into``.
+        line: what is known of this connection.
         aligned: the next read may be one whole event in the middle of a stream.
         shift: where the last event had its finish reason, in bytes from its end, times 2 ** SHIFT: the key of its
             shape less its size. NO_SHAPE while there is none, or the next read is no event.
@@ -44,6 +45,7 @@ class Stream:
         "_mark",
         "aligned",
         "connecting",
+        "line",
         "opening",
         "progress_at_ns",
         "progress_ns",
@@ -60,6 +62,7 @@ class Stream:
     def __init__(self) -> None:
         self.sock: socket.socket | None = None
         self.recv: Receive | None = None
+        self.line: Line | None = None
         self.connecting = False
         self.record: Record | None = None
         self.response = Response()
@@ -91,6 +94,7 @@ class Stream:
             sock.close()
             raise
         self.sock, self.recv = sock, sock.recvmsg_into
+        self.line = Line(sock.getsockname()[1])
         self.connecting = code != 0
         self.served = 0
         self.unsent = memoryview(b"")
@@ -119,8 +123,13 @@ class Stream:
         self.aligned = aligned
         self.shift = self._mark << SHIFT if aligned and self._mark >= 0 else NO_SHAPE
 
+    @property
+    def learned(self) -> bool:
+        """Whether it is known where its events have their finish reason."""
+        return self._mark >= 0
+
     def learn(self, mark: int) -> None:
-        """The events have their finish reason ``mark`` bytes from their end."""
+        """The events have their finish reason ``mark`` bytes from their end; below 0: not known."""
         self._mark = mark
         self.align(self.aligned)
 

@@ -6,12 +6,14 @@ import os
 import select
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from tokgate.load import clock
 from tokgate.load.connection import CONTROL, READ_SIZE, READABLE, Address, Stream
+from tokgate.load.limits import Limits
 from tokgate.load.reader import Control, Reader
-from tokgate.load.record import Log, Record
+from tokgate.load.record import Line, Log, Record
 
 TICK_NS = 50_000_000
 BEAT_NS = 250_000_000
@@ -37,23 +39,32 @@ class Loop:
             (list of [prompt index, offset_ns, start, stop, tokens asked] in the order of sending),
             ``deadlines``, ``keep_output_ids``.
         data: the requests' bytes; a plan entry's start and stop cut its request out of it.
+        lingers: may wait a little before it reads, since the kernel stamps what arrives.
+        on_tick: called about 20 times a second.
 
     Attributes:
         records: one per request of the plan.
+        lines: connections in the order of opening.
         clocks: samples of (CLOCK_MONOTONIC ns, CLOCK_REALTIME ns - CLOCK_MONOTONIC ns).
     """
 
-    def __init__(self, job: dict[str, Any], data: memoryview, stamped: bool = True) -> None:
+    def __init__(
+        self,
+        job: dict[str, Any],
+        data: memoryview,
+        *,
+        lingers: bool = True,
+        on_tick: Callable[[], None] | None = None,
+    ) -> None:
         self._address: Address = (job["address"][0], tuple(job["address"][1]))
         self._slots: int = job["slots"]
         self._plan: deque[list[int]] = deque(job["plan"])
-        self._first_ns, self._gap_ns, self._request_ns, self._drain_ns = (
-            int(job["deadlines"][name] * 1e9) for name in ("first_token_s", "gap_s", "request_s", "drain_s")
-        )
+        self._limits = Limits.of(job["deadlines"])
         self._log = Log()
         self._reader = Reader(self._log, job["keep_output_ids"])
         self._data = data
-        self._lingers = stamped
+        self._lingers = lingers
+        self._on_tick = on_tick
         self._epoll = select.epoll()
         self._by_fd: dict[int, Stream] = {}
         self._idle: list[Stream] = []
@@ -63,6 +74,7 @@ class Loop:
         self._drain_from_ns = 0
         self._next_beat_ns = 0
         self.records: list[Record] = []
+        self.lines: list[Line] = []
         self.clocks: list[tuple[int, int]] = []
 
     def connect(self) -> None:
@@ -164,8 +176,7 @@ class Loop:
                 return
             self._plan.popleft()
             stream = self._idle.pop() if self._idle else Stream()
-            record = Record(index, asked, now if self._slots else due)
-            record.sent_ns = now
+            record = Record(index, asked, due)
             self.records.append(record)
             self._active += 1
             stream.begin(record, self._data[start:stop], now)
@@ -174,10 +185,20 @@ class Loop:
             self._drain_from_ns = time.monotonic_ns()
 
     def _send(self, stream: Stream) -> None:
+        record = stream.record
+        assert record is not None
+        if not record.sent_ns:
+            record.sent_ns = time.monotonic_ns()
+            if self._slots:  # closed loop: due when it is sent
+                record.intended_ns = record.sent_ns
         if stream.sock is None:
             if not self._open(stream):
                 return
             stream.unsent = stream.request
+        line = stream.line
+        assert line is not None
+        record.line, record.requested_at = line, line.requested
+        line.requested += len(stream.request)
         try:
             complete = stream.write()
         except OSError as error:
@@ -193,6 +214,8 @@ class Loop:
             self._closed(stream, str(error))
             return False
         self._by_fd[fd] = stream
+        assert stream.line is not None
+        self.lines.append(stream.line)
         self._epoll.register(fd, _WATCH | _OUT if stream.connecting else _WATCH)
         return True
 
@@ -266,24 +289,15 @@ class Loop:
         now = time.monotonic_ns()
         if now - self.clocks[-1][0] >= 1_000_000_000:
             self.clocks.append(clock.sample())
+        if self._on_tick is not None:
+            self._on_tick()
         if now >= self._next_beat_ns:
             self._next_beat_ns = now + BEAT_NS
             self.beat()
         for stream in [s for s in self._by_fd.values() if s.record is not None]:
-            record = stream.record
-            if record is None:
-                continue
-            if record.last_ns != stream.progress_ns:
-                stream.progress_ns, stream.progress_at_ns = record.last_ns, now
-            idle, total, drain = now - stream.progress_at_ns, now - record.sent_ns, now - self._drain_from_ns
-            if not record.last_ns and total > self._first_ns:
-                self._stall(stream, "first token", total, self._first_ns)
-            elif record.last_ns and idle > self._gap_ns:
-                self._stall(stream, "stream", idle, self._gap_ns)
-            elif total > self._request_ns:
-                self._stall(stream, "request", total, self._request_ns)
-            elif self._drain_from_ns and drain > self._drain_ns:
-                self._stall(stream, "drain", drain, self._drain_ns)
+            overdue = self._limits.overdue(stream, now, self._drain_from_ns)
+            if overdue is not None:
+                self._stall(stream, *overdue)
 
     def _stall(self, stream: Stream, phase: str, waited_ns: int, limit_ns: int) -> None:
         """A deadline passed: end this request, send no more; those in flight keep their deadlines."""

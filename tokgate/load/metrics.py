@@ -63,8 +63,10 @@ def metrics(recording: Recording, slots: int, slo: Slo | None = None) -> tuple[d
     inside = np.isin(recording.timeline.owner, answered)
     owner, t_s = recording.timeline.owner[inside], recording.timeline.t_s[inside]
     added = recording.timeline.added[inside]
-    following = owner[1:] == owner[:-1]
-    gaps_s = np.diff(t_s)[following]
+    # An event that a later one of its read dates has no date of its own; a tap dates them all.
+    dated = np.full(len(t_s), True) if recording.drops is not None else ~recording.timeline.merged[inside]
+    known = (owner[1:] == owner[:-1]) & dated[1:] & dated[:-1]
+    gaps_s = np.diff(t_s)[known]
     if len(gaps_s):
         _spread(found, "step_ms", gaps_s * 1e3)
         found["step_ms_mean"] = float(gaps_s.mean() * 1e3)

@@ -37,7 +37,7 @@ class Reader:
         buffer: where a read is put, from its start.
     """
 
-    __slots__ = ("_find", "_heads", "_keep_whole", "_log", "_shapes", "_view", "buffer")
+    __slots__ = ("_find", "_heads", "_keep_whole", "_log", "_mark", "_shapes", "_view", "buffer")
 
     def __init__(self, log: Log, keep_output_ids: bool) -> None:
         self.buffer = bytearray(READ_SIZE)
@@ -46,6 +46,7 @@ class Reader:
         self._find = self.buffer.find
         self._heads: dict[int, bytes] = {}
         self._shapes: dict[int, tuple[Unpack, bytes]] = {}
+        self._mark = -1  # of the event learned last
         self._keep_whole = keep_output_ids
 
     def sweep(
@@ -87,7 +88,7 @@ class Reader:
                 ):
                     record = stream.record
                     record.last_ns = now  # type: ignore[union-attr]
-                    append((record, now, control[0][2] if control else no_stamp, kept))  # type: ignore[arg-type]
+                    append((record, now, control[0][2] if control else no_stamp, kept, size))  # type: ignore[arg-type]
                     continue
             rest(fd, mask, stream, size, control, now)
 
@@ -105,26 +106,31 @@ class Reader:
         """
         record, response, at, stamp = stream.record, stream.response, 0, stamp_of(control)
         assert record is not None
-        while at < size:
+        logged = 0  # bytes of this read that are accounted for in the log
+        while at < size and not response.finished:
             if stream.aligned:
-                at = self._several(stream, at, size, stamp, now)
+                at = logged = self._several(stream, at, size, stamp, now)
                 if at == size:
-                    break
+                    return False
             stop = min(size, at + response.ahead) if response.ahead else size
-            for payload in response.feed(bytes(self._view[at:stop])):
-                first = not record.last_ns
+            for payload, end in zip(response.feed(bytes(self._view[at:stop])), response.ends, strict=True):
+                whole = not record.last_ns or self._keep_whole or MIDDLE not in payload
                 record.last_ns = now
-                if first or self._keep_whole or MIDDLE not in payload:
-                    self._log.append((record, now, stamp, Whole(payload)))
-                else:
-                    self._log.append((record, now, stamp, payload[-TAIL - 1 : -1]))
+                kept = Whole(payload) if whole else payload[-TAIL - 1 : -1]
+                self._log.append((record, now, stamp, kept, at + end - logged))
+                logged = at + end
                 if self._keep_whole:
                     self._is_new_only(stream, payload)
-            if response.finished:
-                return True
             at = stop
             stream.align(response.aligned and record.last_ns > 0 and not self._keep_whole)
-        return False
+            if stream.aligned and not stream.learned:
+                stream.learn(self._mark)  # streams of one server are alike
+            if stream.aligned and logged < at:
+                self._log.append((record, now, stamp, None, at - logged))
+                logged = at
+        if logged < size:
+            self._log.append((record, now, stamp, None, size - logged))
+        return response.finished
 
     def _is_new_only(self, stream: Stream, payload: bytes) -> None:
         """At the second event of a stream: need all events be kept whole?"""
@@ -158,7 +164,8 @@ class Reader:
             if start == 0 and end == size:
                 self._learn(stream, middle, size)
             record.last_ns = now
-            self._log.append((record, now, stamp, bytes(self._view[max(at + 8, end - 5 - TAIL) : end - 5])))
+            kept = bytes(self._view[max(at + 8, end - 5 - TAIL) : end - 5])
+            self._log.append((record, now, stamp, kept, end - start))
             start = end
         return start
 
@@ -166,6 +173,7 @@ class Reader:
         """From an event that filled its read: what the next ones of its size look like."""
         mark = size - middle
         stream.learn(mark)
+        self._mark = mark
         behind = mark - len(MIDDLE) - len(END)
         kept = min(TAIL, behind)
         head = self._heads.get(size) or self._head(size)

@@ -29,6 +29,22 @@ class Whole(bytes):
     __slots__ = ()
 
 
+class Line:
+    """One connection from open to close.
+
+    Attributes:
+        port: the local port.
+        requested: bytes of the requests put on it so far.
+        offset: bytes of the entries that were handed over so far.
+    """
+
+    __slots__ = ("offset", "port", "requested")
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.requested = self.offset = 0
+
+
 class Record:
     """One request, as it happened.
 
@@ -42,6 +58,9 @@ class Record:
         counters: per event, the token counter in its tail, -1 where there is none.
         kept: tails by position, while no two counters were found: what they bear is all that is known.
         whole: events kept whole, by position.
+        ends: per event, where on its connection it ended, bytes from the start.
+        line: the connection that it was sent on last; ``None`` before.
+        requested_at: bytes of earlier requests on that connection.
         outcome, detail: set when it failed in transport; empty while all went well.
         stall_phase, waited_s, limit_s: for outcome ``stalled``.
         reconnects: times that an idle kept-alive connection had been closed by the server.
@@ -55,13 +74,16 @@ class Record:
         "counters",
         "detail",
         "ended_ns",
+        "ends",
         "index",
         "intended_ns",
         "kept",
         "last_ns",
         "limit_s",
+        "line",
         "outcome",
         "reconnects",
+        "requested_at",
         "sent_ns",
         "stall_phase",
         "stamps",
@@ -83,6 +105,9 @@ class Record:
         self.counted = 0
         self.kept: dict[int, bytes] = {}
         self.whole: dict[int, bytes] = {}
+        self.ends = array("q")
+        self.line: Line | None = None
+        self.requested_at = 0
         self.outcome = ""
         self.detail = ""
         self.stall_phase = ""
@@ -90,8 +115,13 @@ class Record:
         self.limit_s = 0.0
         self.reconnects = 0
 
-    def take(self, user_ns: int, stamp: bytes, kept: bytes) -> None:
-        """Take over one event of the log: the read's clock, its stamp, and its tail, or all of it."""
+    def take(self, user_ns: int, stamp: bytes, kept: bytes | None, size: int) -> None:
+        """Take over one entry of the log."""
+        if self.line is not None:
+            self.line.offset += size
+        if kept is None:
+            return
+        self.ends.append(self.line.offset if self.line is not None else 0)
         position = len(self.users)
         self.users.append(user_ns)
         self.stamps += stamp
@@ -120,8 +150,9 @@ class Record:
         self.stall_phase, self.waited_s, self.limit_s = phase, waited_s, limit_s
 
 
-# record, CLOCK_REALTIME after the read, kernel's stamp, tail or Whole
-Entry = tuple[Record, int, bytes, bytes]
+# Record; CLOCK_REALTIME after the read; the kernel's stamp; tail or Whole, None for bytes that end no event; bytes of
+# the connection from the entry before to the end of this.
+Entry = tuple[Record, int, bytes, bytes | None, int]
 
 
 class Log:
@@ -156,6 +187,6 @@ class Log:
     def _hand_over(self, count: int) -> None:
         pop = self._entries.popleft
         for _ in range(count):
-            record, user_ns, stamp, kept = pop()
-            record.take(user_ns, stamp, kept)
+            record, user_ns, stamp, kept, size = pop()
+            record.take(user_ns, stamp, kept, size)
         self._settled += count

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokgate.load.dating import Packets, ways
 from tokgate.load.sample import Request
 
 Floats = NDArray[np.float64]
@@ -46,6 +47,8 @@ class Recording:
         timeline: all token-bearing events.
         counted: the server gave running token counters.
         stamped: the kernel stamps reads on this host.
+        drops: packets that a tap on the wire missed; ``None`` without a tap.
+        unread_bytes: with a tap, the most that lay unread on a connection when an event arrived.
         window_s: how long the workers sent and read.
         cpu_s: CPU time of the workers in it.
         peak_mib: peak memory of the workers, added up.
@@ -60,6 +63,8 @@ class Recording:
     timeline: Timeline
     counted: bool
     stamped: bool
+    drops: int | None
+    unread_bytes: int
     window_s: float
     cpu_s: float
     peak_mib: float
@@ -76,6 +81,7 @@ class _Part:
     lag_s: Floats
     user_ns: Ints
     counts: Ints
+    unread_bytes: int
 
 
 def read(paths: Sequence[Path], start_ns: int) -> Recording:
@@ -104,6 +110,7 @@ def read(paths: Sequence[Path], start_ns: int) -> Recording:
     )
     stalls = sorted((entry["ended_ns"], entry["stall"]) for entry, _, _ in entries if entry["stall"][0])
     delays = [part.header["run_delay_s"] for part in parts]
+    tapped = bool(parts) and all("tap" in part.header for part in parts)
     return Recording(
         requests=tuple(b.request for b in built),
         ended_s=np.array(
@@ -112,6 +119,8 @@ def read(paths: Sequence[Path], start_ns: int) -> Recording:
         timeline=timeline,
         counted=all(b.counted for b in built),
         stamped=all(part.header["stamped"] for part in parts),
+        drops=sum(part.header["tap"]["drops"] for part in parts) if tapped else None,
+        unread_bytes=max((part.unread_bytes for part in parts), default=0),
         window_s=max((part.header["window_s"] for part in parts), default=0.0),
         cpu_s=sum(part.header["cpu_s"] for part in parts),
         peak_mib=sum(part.header["peak_mib"] for part in parts),
@@ -143,18 +152,63 @@ def _read_part(path: Path, start_ns: int) -> _Part:
         stamps = np.fromfile(file, np.int64, 2 * events).reshape(-1, 2)
         user_ns = np.fromfile(file, np.int64, events)
         counts = np.fromfile(file, np.int32, events).astype(np.int64)
-    kernel_ns = stamps[:, 0] * 1_000_000_000 + stamps[:, 1]
-    stamped = kernel_ns > 0
-    real_ns = np.where(stamped, kernel_ns, user_ns)
+        ends, packets = np.zeros(0, np.int64), None
+        if "tap" in header:
+            ends = np.fromfile(file, np.int64, events)
+            packets = Packets.read(file, header["tap"]["packets"])
+    arrival_ns = stamps[:, 0] * 1_000_000_000 + stamps[:, 1]
+    unread = 0
+    if packets is not None:
+        arrival_ns = _tapped(header, packets, ends, start_ns)
+        unread = _unread_bytes(header, arrival_ns, user_ns, ends)
+    stamped = arrival_ns > 0
+    t_s = _monotonic_ns(header, np.where(stamped, arrival_ns, user_ns), start_ns) / 1e9
+    lag_s = np.where(stamped, user_ns - arrival_ns, np.nan) / 1e9
+    return _Part(header, t_s, lag_s, user_ns, counts, unread)
+
+
+def _monotonic_ns(header: dict[str, Any], real_ns: Ints, start_ns: int) -> Floats:
+    """CLOCK_REALTIME on the run's axis: CLOCK_MONOTONIC less its start."""
     # The offset of the clocks between its samples, as a function of CLOCK_REALTIME. Differences first:
     # nanoseconds since 1970 do not fit a float.
     base = header["clocks"][0]
     at = np.array([mono + offset - base[0] - base[1] for mono, offset in header["clocks"]], np.float64)
     drift = np.array([offset - base[1] for _, offset in header["clocks"]], np.float64)
     since = (real_ns - (base[0] + base[1])).astype(np.float64)
-    mono_ns = since - np.interp(since, at, drift) + float(base[0] - start_ns)
-    lag_s = np.where(stamped, user_ns - kernel_ns, np.nan) / 1e9
-    return _Part(header, mono_ns / 1e9, lag_s, user_ns, counts)
+    found: Floats = since - np.interp(since, at, drift) + float(base[0] - start_ns)
+    return found
+
+
+def _tapped(header: dict[str, Any], packets: Packets, ends: Ints, start_ns: int) -> Ints:
+    """Arrival of each event by the tap, 0 where it did not see it; requests get the time at which they left."""
+    arrival_ns = np.zeros(len(ends), np.int64)
+    seen = ways(packets, header["tap"]["lines"])
+    for entry, start in zip(header["requests"], _starts(header["requests"]), strict=True):
+        if entry["line"] is None:
+            continue
+        answer, question = seen[entry["line"]]
+        cut = slice(start, start + entry["events"])
+        arrival_ns[cut] = answer.complete_ns(ends[cut])
+        left_ns = question.begun_ns(np.array([entry["requested_at"]]))
+        if left_ns[0]:
+            sent_ns = int(_monotonic_ns(header, left_ns, start_ns)[0]) + start_ns
+            if entry["intended_ns"] == entry["sent_ns"]:  # closed loop: due when it is sent
+                entry["intended_ns"] = sent_ns
+            entry["sent_ns"] = sent_ns
+    return arrival_ns
+
+
+def _unread_bytes(header: dict[str, Any], arrival_ns: Ints, user_ns: Ints, ends: Ints) -> int:
+    """The most bytes that had arrived on a connection, to the end of an event, and were not read yet."""
+    most = 0
+    for entry, start in zip(header["requests"], _starts(header["requests"]), strict=True):
+        cut = slice(start, start + entry["events"])
+        if entry["events"]:
+            read = np.append(ends[start], ends[cut])[
+                np.searchsorted(user_ns[cut], arrival_ns[cut], side="right")
+            ]
+            most = max(most, int((ends[cut] - read).max()))
+    return most
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokgate.config.workloads import Route, Workload
-from tokgate.errors import LoadFault, UsageFault
+from tokgate.errors import UsageFault
 from tokgate.load.prompts import PromptSet
 
 PATHS: Mapping[Route, str] = {
@@ -50,8 +50,7 @@ def resolve(url: str) -> Target:
     """Parse and resolve a server's base URL.
 
     Raises:
-        UsageFault: not an http URL.
-        LoadFault: the host name does not resolve.
+        UsageFault: not an http URL, or of a host that does not resolve.
     """
     try:
         parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
@@ -68,7 +67,10 @@ def resolve(url: str) -> Target:
     try:
         found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise LoadFault(f"host '{parts.hostname}' does not resolve: {error.strerror}") from error
+        raise UsageFault(
+            f"host '{parts.hostname}' does not resolve: {error.strerror}",
+            ["expected the address of a server, http://HOST:PORT"],
+        ) from error
     # A server started on 0.0.0.0 does not answer on ::1, which 'localhost' may name first.
     found.sort(key=lambda item: item[0] != socket.AF_INET)
     family, _, _, _, address = found[0]

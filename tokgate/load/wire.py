@@ -34,6 +34,7 @@ class Response:
         body: the first bytes of a body that is not an event stream (errors), for messages.
         keep_alive: whether the server leaves the connection open.
         events: True when a successful event stream is read.
+        ends: for each event that the last call of :meth:`feed` gave, where it ended in the bytes fed.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Response:
         "_line",
         "_state",
         "body",
+        "ends",
         "events",
         "fault",
         "keep_alive",
@@ -56,6 +58,7 @@ class Response:
         self.body = bytearray()
         self.keep_alive = True
         self.events = False
+        self.ends: list[int] = []
         self._state = _HEAD
         self._head = bytearray()
         self._chunk_left = 0
@@ -95,17 +98,18 @@ class Response:
             The data of each event that these bytes completed.
         """
         found: list[bytes] = []
+        self.ends = []
         at, end = 0, len(data)
         while at < end and self._state < _COMPLETE:
             if self._state == _DATA or self._state == _LENGTH:
                 stop = min(end, at + self._chunk_left)
-                self._body(data[at:stop], found)
+                self._body(data[at:stop], found, at)
                 self._chunk_left -= stop - at
                 at = stop
                 if not self._chunk_left and self._state < _COMPLETE:
                     self._state = _DATA_END if self._state == _DATA else _COMPLETE
             elif self._state == _TO_EOF:
-                self._body(data[at:], found)
+                self._body(data[at:], found, at)
                 at = end
             else:
                 at = self._text_line(data, at)
@@ -191,7 +195,7 @@ class Response:
             self._state = _TO_EOF
             self.keep_alive = False
 
-    def _body(self, data: bytes, found: list[bytes]) -> None:
+    def _body(self, data: bytes, found: list[bytes], base: int) -> None:
         if not self.events:
             self.body += data[: MAX_BODY - len(self.body)]
             return
@@ -210,6 +214,7 @@ class Response:
             if not line:
                 if self._data:
                     found.append(b"\n".join(self._data))
+                    self.ends.append(base + at)
                     self._data = []
                 self._event_bytes = 0
             elif line.startswith(b"data:"):

@@ -20,6 +20,7 @@ from typing import Any
 from tokgate.load.connection import warm_stamps
 from tokgate.load.events import digest
 from tokgate.load.loop import Aborted, Loop
+from tokgate.load.tap import Tap
 
 
 def main(arguments: list[str]) -> int:
@@ -31,30 +32,39 @@ def main(arguments: list[str]) -> int:
         os.sched_setaffinity(0, job["pin_cpus"])
     with (folder / "requests.bin").open("rb") as file:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    loop = Loop(job, data)
+    with warm_stamps() as stamped:
+        tap = Tap(job["address"][1][1], job["address"][0]) if job["stamps"] == "tap" else None
+        loop = Loop(job, data, lingers=stamped, on_tick=tap.relieve if tap is not None else None)
+        return _run(loop, tap, stamped, job, folder / f"result{number}.bin")
+
+
+def _run(loop: Loop, tap: Tap | None, stamped: bool, job: dict[str, Any], result: Path) -> int:
     try:
-        with warm_stamps() as stamped:
-            loop.connect()
-            print("ready", flush=True)
-            go = sys.stdin.readline().split()
-            if len(go) != 2 or go[0] != "go":
-                return 3
-            gc.collect()
-            gc.freeze()
-            gc.disable()
-            before, began = _usage(), time.monotonic()
-            loop.run(int(go[1]))
-            after, window_s = _usage(), time.monotonic() - began
+        loop.connect()
+        print("ready", flush=True)
+        go = sys.stdin.readline().split()
+        if len(go) != 2 or go[0] != "go":
+            return 3
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        before, began = _usage(), time.monotonic()
+        loop.run(int(go[1]))
+        after, window_s = _usage(), time.monotonic() - began
+        if tap is not None:
+            tap.finish()
     except Aborted:
         return 3
     finally:
         loop.close()
+        if tap is not None:
+            tap.close()
     usage = {
         "window_s": window_s,
         "cpu_s": after[0] - before[0],
         "run_delay_s": None if before[1] is None or after[1] is None else after[1] - before[1],
     }
-    _write(folder / f"result{number}.bin", loop, job["keep_output_ids"], {"stamped": stamped, **usage})
+    _write(result, loop, tap, job["keep_output_ids"], {"stamped": stamped, **usage})
     print("end", flush=True)
     return 0
 
@@ -74,7 +84,7 @@ def _usage() -> tuple[float, float | None]:
     return time.process_time(), delay
 
 
-def _write(path: Path, loop: Loop, keep_output_ids: bool, usage: dict[str, Any]) -> None:
+def _write(path: Path, loop: Loop, tap: Tap | None, keep_output_ids: bool, usage: dict[str, Any]) -> None:
     requests: list[dict[str, Any]] = []
     counts = bytearray()
     loop.settle()
@@ -95,12 +105,19 @@ def _write(path: Path, loop: Loop, keep_output_ids: bool, usage: dict[str, Any])
                 "server_e2e_s": facts.server_e2e_s,
                 "stall": [record.stall_phase, record.waited_s, record.limit_s],
                 "reconnects": record.reconnects,
+                "line": loop.lines.index(record.line)
+                if record.line is not None and tap is not None
+                else None,
+                "requested_at": record.requested_at,
             }
         )
         if time.monotonic() - beat > 0.5:
             loop.beat()
             beat = time.monotonic()
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if tap is not None:
+        lines = [line.port for line in loop.lines]
+        usage = {**usage, "tap": {"packets": len(tap), "drops": tap.drops, "lines": lines}}
     header = {"requests": requests, "clocks": loop.clocks, "peak_mib": peak_mib, **usage}
     with path.open("wb") as file:
         file.write(json.dumps(header, separators=(",", ":")).encode() + b"\n")
@@ -109,3 +126,7 @@ def _write(path: Path, loop: Loop, keep_output_ids: bool, usage: dict[str, Any])
         for record in loop.records:
             record.users.tofile(file)
         file.write(counts)
+        if tap is not None:
+            for record in loop.records:
+                record.ends.tofile(file)
+            tap.write(file)

@@ -26,7 +26,7 @@ from tokgate.models.noise import stream_key
 from tokgate.models.presets import Preset
 from tokgate.models.rotary import frequencies, margin
 from tokgate.models.rule import Rule
-from tokgate.models.truth import Truth, load_truth
+from tokgate.models.truth import Truth, load_truth, predicted_verify_count
 
 LEAST_ROTARY_MARGIN = 25.0
 """Nats by which a head must prefer its distance: e**-25 of the attention goes astray at most, per key."""
@@ -81,6 +81,17 @@ def verify(folder: Path, *, hashes: bool = True) -> Report:
                 name for (name, wanted), got in zip(truth.files.items(), found, strict=True) if got != wanted
             ]
         report.note(not changed, f"SHA-256 of {len(truth.files)} files" + _named(changed))
+    if truth.examples:
+        wrong = [
+            each
+            for each in truth.examples
+            if predicted_verify_count(truth, each.prompt_ids, each.new_tokens, truth.dial.steps)
+            != each.verify_count
+        ]
+        report.note(
+            not wrong,
+            f"examples: {len(truth.examples) - len(wrong)} of {len(truth.examples)} verify counts as the rule says",
+        )
     _rotary(truth.rule.preset, report)
     _noise(truth.rule.preset, report)
     _forward(folder, truth, report)

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from tokgate.errors import ModelMissing, ResultsUnwritable, UsageFault
+from tokgate.errors import ResultsUnwritable, UsageFault
 from tokgate.models.backends import Backend, NumpyBackend, choose
 from tokgate.models.config_file import model_config
 from tokgate.models.dial import Dial, choose_dial
 from tokgate.models.draft import draft_tensors
 from tokgate.models.layout import build_layout
+from tokgate.models.pair_folder import check_disk, link, put_in_place, shared_target
 from tokgate.models.presets import find_preset
 from tokgate.models.rule import Rule, build_rule
 from tokgate.models.safetensors import INDEX, header_bytes
@@ -28,9 +29,8 @@ from tokgate.models.tensors import Tensor
 from tokgate.models.tokenizer import tokenizer_files
 from tokgate.models.truth import NAME, Truth, describe, dump, load_truth
 
-SHARD_BYTES = 512 << 20
+SHARD_BYTES = 1 << 30
 IN_PROCESS_BYTES = 256 << 20
-SPARE_BYTES = 256 << 20
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
@@ -99,7 +99,7 @@ def make(
     dial.check(found.phases)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / NAME).is_file())):
         raise UsageFault(f"{out}: exists and is not a pair; give another folder")
-    shared = {} if target_of is None else _shared(target_of, recipe)
+    shared = {} if target_of is None else shared_target(target_of, preset, seed, near_tie)
     plans = _plans(recipe)
     if shared:
         del plans["target"]
@@ -108,19 +108,19 @@ def make(
     used = choose("numpy" if backend == "auto" and small else backend)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        _check_disk(out.parent, total)
+        check_disk(out.parent, total)
         temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     except OSError as error:
         raise ResultsUnwritable(f"{out}: cannot be written: {error.strerror}") from error
     try:
         digests = _write(recipe, plans, temporary, used, workers, progress)
         for name, (source, digest) in shared.items():
-            _link(source, temporary / name)
+            link(source, temporary / name)
             digests[name] = digest
         truth = describe(recipe.rule(), near_tie, dict(sorted(digests.items())))
         _write_text(temporary / NAME, dump(truth))
         temporary.chmod(0o755)
-        _put_in_place(temporary, out)
+        put_in_place(temporary, out)
     except OSError as error:
         raise ResultsUnwritable(f"{out}: cannot be written: {error.strerror}") from error
     finally:
@@ -152,32 +152,6 @@ def ensure(
     return make(preset, out, seed=seed, accept_length=accept_length, steps=steps)
 
 
-def _shared(other: Path, recipe: Recipe) -> dict[str, tuple[Path, str]]:
-    """Files of another pair's target: name -> where it is and its digest."""
-    truth = load_truth(other)
-    theirs = (truth.preset, truth.seed, truth.near_tie)
-    ours = (recipe.preset, recipe.seed, recipe.near_tie)
-    if theirs != ours:
-        raise UsageFault(
-            f"{other}: has another target: preset, seed, near-tie {theirs} for {ours}",
-            ["a target depends on these three alone; the dial changes only the draft"],
-        )
-    files = {n: (other / n, digest) for n, digest in truth.files.items() if n.startswith("target/")}
-    missing = [source for source, _ in files.values() if not source.is_file()]
-    if missing:
-        raise ModelMissing(f"{missing[0]}: is missing", ["make that pair again"])
-    return files
-
-
-def _link(source: Path, copy: Path) -> None:
-    """A hard link: the bytes stay while either pair does. A copy where there can be none."""
-    copy.parent.mkdir(exist_ok=True)
-    try:
-        copy.hardlink_to(source)
-    except OSError:
-        shutil.copyfile(source, copy)
-
-
 def tensors_of(rule: Rule, part: str) -> Iterator[Tensor]:
     """The tensors of ``target`` or ``draft``."""
     layout = build_layout(rule.preset)
@@ -207,15 +181,6 @@ def _plans(recipe: Recipe) -> dict[str, list[Shard]]:
             for name, group, size in zip(names, groups, sizes, strict=True)
         ]
     return plans
-
-
-def _check_disk(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed + SPARE_BYTES:
-        raise ResultsUnwritable(
-            f"{folder}: {free / 2**30:.1f} GiB free, the pair needs {(needed + SPARE_BYTES) / 2**30:.1f} GiB",
-            ["free some space, give another folder, or make a smaller preset"],
-        )
 
 
 def _write(
@@ -302,14 +267,3 @@ def _write_text(path: Path, text: str) -> str:
     data = text.encode()
     path.write_bytes(data)
     return hashlib.sha256(data).hexdigest()
-
-
-def _put_in_place(temporary: Path, out: Path) -> None:
-    """Rename the finished folder to ``out``; an older pair there is moved aside first, then removed."""
-    if not out.exists():
-        temporary.rename(out)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
-    out.rename(old / out.name)
-    temporary.rename(out)
-    shutil.rmtree(old, ignore_errors=True)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from pydantic import ValidationError
 
 from tokgate.config.document import Section
 from tokgate.errors import ModelMissing, UsageFault
 from tokgate.models.dial import Dial, Kind, cycle_accept_length
 from tokgate.models.layout import capture_layers
+from tokgate.models.noise import hashes, stream_key
 from tokgate.models.presets import find_preset
 from tokgate.models.rule import RULE_VERSION, Rule, build_rule
 
 NAME = "truth.json"
+EXAMPLE_PROMPTS, EXAMPLE_TOKENS = (8, 64, 128), 256
 
 
 class DialSection(Section):
@@ -26,6 +30,14 @@ class DialSection(Section):
     kind: Kind
     value: float
     steps: int
+
+
+class Example(Section):
+    """A greedy request and the ``spec_verify_ct`` that it must report at the dial's steps and topk 1."""
+
+    prompt_ids: list[int]
+    new_tokens: int
+    verify_count: int
 
 
 class Truth(Section):
@@ -39,6 +51,7 @@ class Truth(Section):
         capture_layers: layers whose inputs the draft must be given, in order.
         distances: tokens back at which the context decides the next token; in order of the digits.
         files: path below the folder -> SHA-256.
+        examples: predictions to be looked up; any other prompt's is reckoned. None for near-ties.
     """
 
     kind: Literal["tokgate synthetic pair"] = "tokgate synthetic pair"
@@ -51,6 +64,7 @@ class Truth(Section):
     capture_layers: list[int]
     distances: list[int]
     files: dict[str, str] = {}
+    examples: list[Example] = []
 
     @cached_property
     def rule(self) -> Rule:
@@ -71,7 +85,20 @@ def describe(rule: Rule, near_tie: int | None, files: Mapping[str, str]) -> Trut
         capture_layers=list(capture_layers(rule.preset.layers)),
         distances=[part.distance for part in rule.parts],
         files=dict(files),
+        examples=[] if near_tie is not None else _examples(rule),
     )
+
+
+def _examples(rule: Rule) -> list[Example]:
+    numbers = hashes(stream_key(rule.seed, "examples"), 0, sum(EXAMPLE_PROMPTS)) % np.uint64(
+        rule.preset.vocab
+    )
+    found, stream = [], iter(numbers.tolist())
+    for length in EXAMPLE_PROMPTS:
+        prompt = list(islice(stream, length))
+        count = rule.verify_count(prompt, EXAMPLE_TOKENS, rule.dial.steps)
+        found.append(Example(prompt_ids=prompt, new_tokens=EXAMPLE_TOKENS, verify_count=count))
+    return found
 
 
 def load_truth(folder: Path) -> Truth:

@@ -35,18 +35,22 @@ def comment(report: BumpReport) -> str:
     ]
     lines += [f"- {remark}" for remark in report.remarks[:REMARKS_MAX]]
     lines += ["", *(f"<sub>{line}</sub>  " for line in report.header[:HEADER_MAX])]
-    if report.again:
-        lines.append(f"go on: `{report.again}`")
-    return "\n".join(lines[:LINES_MAX]) + "\n"
+    last = [f"go on: `{report.again}`"] if report.again else []
+    return "\n".join([*lines[: LINES_MAX - len(last)], *last]) + "\n"
 
 
 def _table(report: BumpReport) -> list[str]:
     rows = report.ordered()
     lines = [f"| {' | '.join(HEADINGS)} |", "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"]
-    lines += [f"| {' | '.join(cells(verdict))} |" for verdict in rows[:ROWS_MAX]]
+    lines += [f"| {' | '.join(map(_cell, cells(verdict)))} |" for verdict in rows[:ROWS_MAX]]
     if len(rows) > ROWS_MAX:
         lines.append(f"| | {len(rows) - ROWS_MAX} more: {counts(rows[ROWS_MAX:])} | | | | | | |")
     return lines
+
+
+def _cell(text: str) -> str:
+    """On one line, without what would end the cell."""
+    return " ".join(text.split()).replace("|", "/")
 
 
 def _messages(report: BumpReport) -> list[str]:
@@ -70,7 +74,7 @@ def _message(verdict: Verdict) -> list[str]:
 def _moved(report: BumpReport) -> list[str]:
     found = [_said(item) for item in report.moved]
     if report.moved_others:
-        found.append(f"{report.moved_others} other packages")
+        found.append(f"{report.moved_others} other package{'s' if report.moved_others > 1 else ''}")
     return found + [f"not known ({line})" for line in report.moved_unknown]
 
 

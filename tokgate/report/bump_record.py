@@ -119,7 +119,6 @@ def _change(verdict: Verdict) -> str:
 
 
 def _short(text: str, width: int = 60) -> str:
-    text = text.replace("|", "/")
     return text if len(text) <= width else text[: width - 3] + "..."
 
 

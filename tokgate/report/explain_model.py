@@ -52,7 +52,9 @@ class Explainer:
         record.rates = rates_of(series)
         record.phases = self._finished_phases()
         record.captures += [
-            Capture(rank, kind, ended=False, available_gb=begin.available_gb, sizes=begin.sizes)
+            Capture(
+                rank, kind, ended=False, available_gb=begin.available_gb, sizes=begin.sizes, begun=begin.time
+            )
             for (rank, kind), begin in self._open.items()
         ]
         seen = {capture.rank for capture in record.captures} | set(series.ranks)
@@ -138,6 +140,7 @@ class Explainer:
                 used_gb=event.used_gb,
                 available_gb=event.available_gb,
                 sizes=event.sizes or (begin.sizes if begin else None),
+                begun=begin.time if begin else None,
             )
         )
 

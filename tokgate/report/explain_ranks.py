@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokgate.report.explain_record import Capture, Explanation, rank_order
+from tokgate.server.oddity import LATE_S
 
 # A rank is odd when it is this far from the median of its kind. Capture times of equal ranks were seen to
 # differ by a hundredth (1.40 to 1.42 s); the floors keep short captures from counting.
@@ -27,7 +28,8 @@ class OddRank:
 def odd_ranks(captures: Sequence[Capture]) -> list[OddRank]:
     """Ranks whose capture took unlike long or unlike much memory, or did not end where others did.
 
-    With fewer than three ranks nobody can be called odd by the middle of the others.
+    With fewer than three ranks nobody can be called odd by the middle of the others. Ranks wait for each
+    other in a capture: where one came late, its seconds are right and those of the others are the wait.
     """
     found = []
     for kind in dict.fromkeys(capture.kind for capture in captures):
@@ -35,9 +37,23 @@ def odd_ranks(captures: Sequence[Capture]) -> list[OddRank]:
         for capture in captures:
             if capture.kind == kind and not capture.ended and ended:
                 found.append(OddRank(capture.rank, kind, "did not end, others did"))
-        for name, unit, floor in (("seconds", "s", ODD_SECONDS), ("used_gb", "GB", ODD_GB)):
-            found += _odd(ended, kind, name, unit, floor)
+        late = _late([capture for capture in captures if capture.kind == kind], kind)
+        found += late or _odd(ended, kind, "seconds", "s", ODD_SECONDS)
+        found += _odd(ended, kind, "used_gb", "GB", ODD_GB)
     return found
+
+
+def _late(captures: Sequence[Capture], kind: str) -> list[OddRank]:
+    begun = {capture.rank: capture.begun.timestamp() for capture in captures if capture.begun is not None}
+    if len(begun) < 2:
+        return []
+    # Of two ranks, and of four, the earlier half: whoever is there waits.
+    usual = statistics.median_low(begun.values())
+    return [
+        OddRank(rank, kind, f"began {at - usual:.0f} s after the others, which waited for it")
+        for rank, at in begun.items()
+        if at - usual > LATE_S
+    ]
 
 
 def _odd(ended: Sequence[Capture], kind: str, name: str, unit: str, floor: float) -> list[OddRank]:

@@ -21,7 +21,12 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One graph capture of one rank; ``ended`` is False when its end is not in the log."""
+    """One graph capture of one rank.
+
+    Attributes:
+        ended: False when its end is not in the log.
+        begun: when its first line was printed, to the second; ``None`` where the log does not say.
+    """
 
     rank: str
     kind: str
@@ -30,6 +35,7 @@ class Capture:
     used_gb: float | None = None
     available_gb: float | None = None
     sizes: tuple[int, ...] | None = None
+    begun: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def trace_text(name: str, timeline: Timeline, found: Cycles | str, roofline: Seq
 
 def headline(found: Cycles) -> str:
     """``verify cycle of 13.43 ms under the profiler, the GPU busy for 1.89 ms of it (14 %): CPU-bound``."""
-    what = f"{found.anchor} cycle" if found.speculative else f"{found.anchor} step"
+    what = f"{found.anchor} cycle" if found.speculative else f"{found.anchor} step".removeprefix("step ")
     if not found.on_device:
         return f"{what} of {_ms(found.period_ms)} on the CPU, under the profiler"
     share = 100 * found.busy_ms / found.period_ms
@@ -59,7 +59,10 @@ def cycle_lines(found: Cycles) -> list[str]:
     ]
     if found.communication_ms:
         share = 100 * found.communication_ms / found.busy_ms
-        lines.append(f"exchange   {_ms(found.communication_ms)} between GPUs, {share:.0f} % of the busy time")
+        lines.append(
+            f"exchange   {_ms(found.communication_ms)} between GPUs, {share:.0f} % of the busy time, "
+            "waiting for other ranks included"
+        )
     return lines
 
 
@@ -75,10 +78,9 @@ def launch_phrase(found: Cycles) -> str:
     odd = sum(number != usual for number in found.launches)
     named = f" ({', '.join(found.launched_parts)})" if found.launched_parts else ""
     but = f" in {len(found.launches) - odd} of {len(found.launches)}" if odd else ""
-    return (
-        f"{usual} cudaGraphLaunch a {step}{named}{but}, "
-        f"{found.kernels_outside:.0f} kernels a {step} outside of graphs"
-    )
+    outside = round(found.kernels_outside)
+    kernels = f"{outside} kernel{'' if outside == 1 else 's'} a {step} outside of graphs"
+    return f"{usual} cudaGraphLaunch a {step}{named}{but}, {kernels}"
 
 
 def effective_line(found: Cycles, effective_ms: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from tokgate.models.traffic import traffic
 from tokgate.report.explain_trace import cycles_json, effective_line, roofline_line, target_ms, trace_text
 from tokgate.sglang.trace_spans import label
 from tokgate.trace.timeline import Timeline, read_timeline
+
+_RANK = re.compile(r"-TP-\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,27 @@ def explain_trace(
         lines.append(f"  roofline   {_roofline(found, floor)}")
     told = {"name": name, "cycles": cycles_json(found), **facts}
     return ExplainedTrace(name, found, trace_text(name, timeline, found, lines), told)
+
+
+def rank_text(traces: Sequence[ExplainedTrace]) -> str:
+    """What the exchange between GPUs cost each rank, where several ranks of one recording are given.
+
+    A collective ends on all ranks at once and begins on each when it comes there: a rank that comes early waits
+    in it. The least of them is therefore nearest to the exchange itself.
+    """
+    ranks = {
+        each.name: each.found for each in traces if each.found is not None and each.found.communication_ms
+    }
+    if len(ranks) < 2 or len({_RANK.sub("", name) for name in ranks}) > 1:
+        return ""
+    told = {
+        match[0].strip("-"): f.communication_ms for name, f in ranks.items() if (match := _RANK.search(name))
+    }
+    least = min(told.values())
+    spent = ", ".join(f"{name} {ms:.2f} ms" for name, ms in told.items())
+    early = ", ".join(name for name, ms in told.items() if ms > 1.5 * least)
+    said = f"ranks: exchange {spent} a cycle; the least is nearest to the exchange itself"
+    return f"{said}, {early} waited for the others" if early else said
 
 
 def _facts(timeline: Timeline) -> dict[str, object]:

@@ -1,10 +1,12 @@
-"""A run as Markdown: table first, then every message that is not green."""
+"""A run as Markdown: table first, then every message that is not green, then the ranks of every start."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokgate.report import ranks
 from tokgate.report.rows import counts, rows
+from tokgate.report.speculation_table import markdown, speculation_rows
 from tokgate.verdict import Verdict
 
 
@@ -27,7 +29,12 @@ def report(header: Sequence[str], verdicts: Sequence[Verdict]) -> str:
         f"| {row.kind} | {row.subject} | {row.metric} | {row.now} | {row.reference} | {row.change} |"
         for row in rows(verdicts)
     ]
+    lines += markdown(speculation_rows(verdicts))
     for verdict in verdicts:
         if verdict.outcome != "green":
             lines += ["", "```", verdict.text(), "```"]
+    if tables := ranks.rank_tables(verdicts):
+        lines += ["", "## Ranks, versions and environment", ""]
+        for table in tables:
+            lines += ranks.markdown(table)
     return "\n".join([*lines, ""])

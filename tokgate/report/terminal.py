@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tokgate.report import ranks
 from tokgate.report.rows import counts, rows
+from tokgate.report.speculation_table import plain, speculation_rows
 from tokgate.verdict import Verdict
 
 MIN_WIDTH = 120
@@ -37,7 +39,10 @@ def summary_lines(
         color: whether to print ANSI colours.
     """
     lines = _lines(table(verdicts), width, color) if verdicts else ["no verdict was reached"]
+    lines += plain(speculation_rows(verdicts))
     lines += [f"not applicable: {name}: {reason}" for name, reason in not_applicable.items()]
+    for found in ranks.rank_tables(verdicts):
+        lines += ranks.lines(found) if found.telling else []
     if verdicts:
         lines.append(counts(verdicts))
     lines.append(f"results: {folder}")

@@ -22,6 +22,7 @@ from tokgate.sglang.log import LogReader, is_fatal
 POLL_S = 0.03
 _GAUGES_S = 0.25
 _INFO_S = 5.0
+_ANSWER_S = 0.5
 _DEATH_SHOWS_S = 2.0
 _LATE_S = 0.1
 
@@ -82,7 +83,6 @@ class _Startup:
         self._progress = Progress(group.started_s)
         self._gauges = MemberGauges()
         self._next_gauges_s = 0.0
-        self._last_step_s = time.monotonic()
         self._announced = ""
         self._fatal_s: float | None = None
         self._request: probe.FirstRequest | None = None
@@ -94,19 +94,21 @@ class _Startup:
         try:
             self._announce()
             while not self._step():
-                self._group.wait(POLL_S)
+                self._wait()
             return self._server()
         finally:
             if self._request is not None:
                 self._request.close()
             self._tail.close()
 
-    def _step(self) -> bool:
+    def _wait(self) -> None:
         began = time.monotonic()
-        # A step takes milliseconds. One that came late came late because this host has no CPU to give.
-        if (late_s := began - self._last_step_s - POLL_S) > _LATE_S:
+        self._group.wait(POLL_S)
+        # What overran the wait alone: a step of ours may itself have waited for an answer.
+        if (late_s := time.monotonic() - began - POLL_S) > _LATE_S:
             self._progress.starve(late_s)
-        self._last_step_s = began
+
+    def _step(self) -> bool:
         self._read_log()
         now = time.monotonic()
         if now >= self._next_gauges_s:
@@ -156,15 +158,19 @@ class _Startup:
             self._timeline.enter(FIRST_TOKEN, now)
             self._progress.touch("chunks", now)
             self._announce()
-        elif not (
-            # A version whose ready line is not known: ask once it has been silent for half its time.
-            self._timeline.phase == WARMUP
-            and self._progress.waited_s(now) > self._spec.limit_s(WARMUP) / 2
-            and probe.get_json(self._spec.host, self._spec.port, "/model_info", 0.5) is not None
-        ):
+        elif self._timeline.phase != WARMUP or not self._answers_though_not_ready(now):
             return
         self._check_listener()
         self._request = probe.FirstRequest(self._spec.host, self._spec.port)
+
+    def _answers_though_not_ready(self, now: float) -> bool:
+        """Of a version whose ready line is not known: asked once it has been silent for half its time."""
+        limit_s = self._spec.limit_s(WARMUP)
+        if self._progress.waited_s(now) <= limit_s / 2:
+            return False
+        # Waiting for an answer delays the verdict, so it must be short beside the deadline.
+        within_s = min(_ANSWER_S, limit_s / 10)
+        return probe.get_json(self._spec.host, self._spec.port, "/model_info", within_s) is not None
 
     def _check_listener(self) -> None:
         inodes = proc.listeners(self._spec.port)

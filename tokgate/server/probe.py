@@ -7,7 +7,7 @@ import http.client
 import json
 import threading
 from dataclasses import dataclass
-from socket import SHUT_RDWR
+from socket import SHUT_RDWR, socket
 from typing import Any
 
 FIRST_TOKENS = 8
@@ -88,16 +88,17 @@ class FirstRequest:
         self.state = FirstGeneration()
         self.asked = tokens
         self._connection = http.client.HTTPConnection(host, port, timeout=3600)
+        # Kept beside the connection, which lets go of it when the server announces that it will close.
+        self._socket: socket | None = None
         self._thread = threading.Thread(target=self._run, name="tokgate-first-request", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Give up: end the connection, so that the thread ends too."""
-        socket = self._connection.sock
-        if socket is not None:
+        if self._socket is not None:
             # The reading thread is in recv: only shutting down wakes it.
             with contextlib.suppress(OSError):
-                socket.shutdown(SHUT_RDWR)
+                self._socket.shutdown(SHUT_RDWR)
         self._thread.join(1.0)
         self._connection.close()
 
@@ -119,6 +120,8 @@ class FirstRequest:
                 "stream": True,
             }
         )
+        self._connection.connect()
+        self._socket = self._connection.sock
         self._connection.request("POST", "/generate", body, {"Content-Type": "application/json"})
         answer = self._connection.getresponse()
         if answer.status != 200:

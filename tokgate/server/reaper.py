@@ -12,11 +12,12 @@ import atexit
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import tokgate
@@ -40,6 +41,20 @@ def forget(mark: str) -> None:
         running = _process is not None and _process.poll() is None
     if running:
         _tell(f"forget {mark}")
+
+
+@contextlib.contextmanager
+def removed_if_killed(folder: Path) -> Iterator[None]:
+    """While entered, a reaper that runs already removes a temporary folder if this process is killed."""
+    with _lock:
+        running = _process is not None and _process.poll() is None and not _owner_changed()
+    if running:
+        _tell(f"folder {folder}")
+    try:
+        yield
+    finally:
+        if running:
+            _tell(f"leave {folder}")
 
 
 def _tell(line: str) -> None:
@@ -100,6 +115,7 @@ def main(owner: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     descriptor = os.pidfd_open(owner) if os.getppid() == owner else -1
     marks: dict[str, list[Path]] = {}
+    folders: set[Path] = set()
     pending = b""
     while True:
         ready, _, _ = select.select([0, *([descriptor] if descriptor >= 0 else [])], [], [])
@@ -107,7 +123,7 @@ def main(owner: int) -> None:
             chunk = os.read(0, 65536)
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
-                _take(line.decode(), marks)
+                _take(line.decode(), marks, folders)
             if not chunk:
                 break
         elif descriptor in ready:
@@ -116,10 +132,12 @@ def main(owner: int) -> None:
         marker.kill(mark)
         for path in files:
             path.unlink(missing_ok=True)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
     lock.remove_stale(owner)
 
 
-def _take(line: str, marks: dict[str, list[Path]]) -> None:
+def _take(line: str, marks: dict[str, list[Path]], folders: set[Path]) -> None:
     word, _, rest = line.partition(" ")
     if word == "watch":
         marks.setdefault(rest, [])
@@ -128,6 +146,10 @@ def _take(line: str, marks: dict[str, list[Path]]) -> None:
         marks.setdefault(mark, []).append(Path(path))
     elif word == "forget":
         marks.pop(rest, None)
+    elif word == "folder":
+        folders.add(Path(rest))
+    elif word == "leave":
+        folders.discard(Path(rest))
 
 
 if __name__ == "__main__":

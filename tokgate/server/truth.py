@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ from tokgate.host.proc import Process
 from tokgate.server.spec import LaunchSpec
 
 PREFIXES = ("NCCL_", "CUDA_", "SGLANG_", "SGL_", "TORCH_", "TRITON_", "OMP_", "HF_HUB_")
+# Reports are published: what opens something is told to be there, not what it is.
+_SECRET = re.compile(r"SECRET|PASSWORD|API_?KEY|(?:^|_)TOKEN$|_KEY$")
+HIDDEN = "(hidden)"
 WORKER = "sglang::"
 """Titles of the processes that SGLang starts begin with this."""
 
@@ -29,7 +33,7 @@ def environments(members: Sequence[Process]) -> dict[str, dict[str, str]]:
         variables = proc.environment(process.pid)
         if variables is not None:
             name = f"{proc.title(process)} ({process.pid})"
-            found[name] = {key: value for key, value in sorted(variables.items()) if key.startswith(PREFIXES)}
+            found[name] = _told(dict(sorted(variables.items())))
     return found
 
 
@@ -99,10 +103,19 @@ def _given(spec: LaunchSpec, shell: Mapping[str, str]) -> dict[str, tuple[str, s
         ("profile", spec.profile.env),
     ]
     # What is launched is `spec.env` over the shell: a file's variable that it does not hold was replaced.
-    final = {**shell, **spec.env}
+    final = _told({**shell, **spec.env})
     return {
-        name: (final[name], by)
+        name: (value, by)
         for by, source in sources
-        for name in source
-        if name.startswith(PREFIXES) and source[name] == final.get(name)
+        for name, value in _told(source).items()
+        if value == final.get(name)
+    }
+
+
+def _told(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are of interest, without what is nobody's business."""
+    return {
+        name: HIDDEN if _SECRET.search(name) else value
+        for name, value in variables.items()
+        if name.startswith(PREFIXES)
     }

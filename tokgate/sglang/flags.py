@@ -6,6 +6,7 @@ those wheels lie beside the tests, which check every flag emitted here against t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -211,7 +212,10 @@ def _speculation(
         notes.append("max_running_requests is not given: with speculation SGLang caps it at 48")
     split = {profile.prefill_attention_backend, profile.decode_attention_backend} - {None}
     if len(split) == 2 and not rules.since(17) and not on_cpu:
-        notes.append("different prefill and decode attention backends with EAGLE may crash before 0.5.17")
+        notes.append(
+            "different prefill and decode attention backends with EAGLE are reported to crash before 0.5.17 "
+            "(sglang issue 32268)"
+        )
     return [
         "--speculative-algorithm",
         algorithm,
@@ -243,4 +247,8 @@ def _env(profile: Profile, kind: EngineKind, target: str) -> Mapping[str, str]:
         env = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"}
         if target.startswith(("/", ".")):
             env["HF_HUB_OFFLINE"] = "1"
+        if profile.tp > 1:
+            # Without it SGLang wants a NUMA node for each rank. A rank more than there are CPUs shares one.
+            cpus = sorted(os.sched_getaffinity(0))
+            env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(cpus[n % len(cpus)]) for n in range(profile.tp))
     return env | dict(profile.env)

@@ -22,6 +22,7 @@ _RANK_WIDTH = 24
 _NUMBER_WIDTH = 12
 _DECODE = b"] Decode batch,"
 _PREFILL = b"] Prefill batch,"
+_REQUEST = b"] INFO:     "
 _RUNNING = b"#running-req: "
 _ACCEPT = b"accept len: "
 _RATE = b"gen throughput (token/s): "
@@ -60,30 +61,33 @@ class Columns:
 
 
 def read_columns(block: bytes) -> tuple[Columns | None, list[bytes], NDArray[np.bool_], bool]:
-    """Read a block's statistics lines.
+    """Read a block's statistics lines; lines of requests, of which nothing is kept, are left out with them.
 
     Args:
         block: whole lines, the last one ended by a newline.
 
     Returns:
         The columns, ``None`` when the block has none; the other lines in order; and for each of those
-        whether a statistics line stood right before it; last, whether the block ends with one.
+        whether a line that was taken stood right before it; last, whether the block ends with one.
     """
     data: Bytes = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(data == 10)
     starts = np.concatenate(([0], ends[:-1] + 1))
-    line, message, decode = _messages(data, starts, ends)
+    line, message, decode, requests = _messages(data, starts, ends)
     columns, taken = _fields(data, line, starts[line], message, ends[line], decode)
     mask = np.zeros(len(starts), bool)
-    mask[taken] = True
+    mask[taken] = mask[requests] = True
     others = np.flatnonzero(~mask)
     rest = [block[starts[at] : ends[at]] for at in others]
     before = np.concatenate(([False], mask[:-1]))[others]
     return columns, rest, before, bool(mask[-1])
 
 
-def _messages(data: Bytes, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets, NDArray[np.bool_]]:
-    """Statistics lines: their numbers, where their header ends, and whether they are decode lines.
+def _messages(
+    data: Bytes, starts: Offsets, ends: Offsets
+) -> tuple[Offsets, Offsets, NDArray[np.bool_], Offsets]:
+    """Statistics lines: their numbers, where their header ends, and whether they are decode lines; last, the
+    numbers of lines of requests: uvicorn's, which begin with the client's address.
 
     Only lines that begin with their one bracket, without carriage return or colour.
     """
@@ -100,7 +104,9 @@ def _messages(data: Bytes, starts: Offsets, ends: Offsets) -> tuple[Offsets, Off
     lines, message = lines[near], message[near]
     decode = _reads(data, message, _DECODE)
     either = decode | _reads(data, message, _PREFILL)
-    return lines[either], message[either], decode[either]
+    digit = data[message + len(_REQUEST)] - np.uint8(48)
+    requests = lines[_reads(data, message, _REQUEST) & (digit <= 9)]
+    return lines[either], message[either], decode[either], requests
 
 
 def _reads(data: Bytes, at: Offsets, literal: bytes) -> NDArray[np.bool_]:

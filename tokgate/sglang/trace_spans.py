@@ -1,7 +1,8 @@
 """SGLang's own marks in a profiler trace: which span on the CPU belongs to which part of a step.
 
 Read from the wheels: from 0.5.15 ``draft`` and ``draft_extend`` are spans of their own and ``scheduler.run_batch``
-is one a step; from 0.5.13 every forward pass is ``step[MODE bs=n]``. Before that only Python frames tell
+is one a step; from 0.5.13 every forward pass is ``step[MODE bs=n]``, from 0.5.23 at the latest with VERIFY for the
+target's and DRAFT for any of the draft's, which the spans around it tell apart. Before that only Python frames tell
 (``with_stack``), whose functions have kept their names since 0.5.5.
 """
 
@@ -48,6 +49,9 @@ _COMMUNICATION = re.compile(
 def label(category: str, name: str) -> str | None:
     """What a span is called here; ``None`` when it tells nothing of a step's parts."""
     if category == "python_function":
+        # This runs for every frame of a trace, and few of them are of these files.
+        if "eagle_worker" not in name and "scheduler.py" not in name:
+            return None
         frame = _FRAME.search(name)
         return None if frame is None else _FRAMES.get((frame[1], frame[2]))
     if (found := _ANNOTATIONS.get(name)) is not None:
@@ -55,7 +59,7 @@ def label(category: str, name: str) -> str | None:
     mode = _PASS.match(name)
     if mode is None:
         return None
-    if mode[1] == "TARGET_VERIFY":
+    if mode[1] in ("TARGET_VERIFY", "VERIFY"):
         return VERIFY
     if mode[1].startswith("DRAFT_EXTEND"):
         return DRAFT_EXTEND

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,8 @@ EVENTS = "traceEvents"
 _CHUNK = 1 << 20
 # No event and no value of the header is longer than this.
 _LONGEST = 16 << 20
-_SPACE = " \t\r\n"
+_SPACE = re.compile(r"[ \t\r\n]*")
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
 _GZIP = b"\x1f\x8b"
 
 
@@ -81,10 +83,7 @@ class EventStream:
     def _object(self) -> Iterator[dict[str, Any]]:
         self._at += 1
         found = False
-        while (mark := self._peek()) != "}":
-            if mark == ",":
-                self._at += 1
-                continue
+        while self._peek(_BETWEEN) != "}":
             key = self._value()
             if not isinstance(key, str) or self._peek() != ":":
                 raise UsageFault(f"{self._path}: not a trace: {str(key)[:40]!r} where a key was expected")
@@ -100,29 +99,22 @@ class EventStream:
 
     def _events(self) -> Iterator[dict[str, Any]]:
         self._at += 1
-        while True:
-            mark = self._peek()
-            if mark == "]":
-                self._at += 1
-                return
-            if mark == ",":
-                self._at += 1
-                continue
+        while self._peek(_BETWEEN) != "]":
             event = self._value()
             if not isinstance(event, dict):
                 raise UsageFault(
                     f"{self._path}: not a trace: {str(event)[:40]!r} where an event was expected"
                 )
             yield event
+        self._at += 1
 
-    def _peek(self) -> str:
-        """The next character that is no white space, without taking it."""
+    def _peek(self, skipped: re.Pattern[str] = _SPACE) -> str:
+        """The next character that is not to be skipped, without taking it."""
         while True:
-            while self._at < len(self._buffer):
-                mark = self._buffer[self._at]
-                if mark not in _SPACE:
-                    return mark
-                self._at += 1
+            found = skipped.match(self._buffer, self._at)
+            self._at = self._at if found is None else found.end()
+            if self._at < len(self._buffer):
+                return self._buffer[self._at]
             self._fill()
 
     def _value(self) -> Any:
@@ -184,14 +176,10 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file begins as a Chrome trace does; a log of SGLang never does.
-
-    Raises:
-        UsageFault: it cannot be read.
-    """
+    """Whether a file begins as a Chrome trace does; a log of SGLang never does. False when it cannot be read."""
     try:
         with path.open("rb") as file:
             begin = next(_chunks(file), b"")[:512].lstrip()
-    except OSError as error:
-        raise UsageFault(f"{path}: cannot be read: {error.strerror or error}") from error
+    except OSError:
+        return False
     return begin[:1] == b"{" or (begin[:1] == b"[" and begin[1:].lstrip()[:1] == b"{")

@@ -1,4 +1,4 @@
-"""What of a trace is needed to take steps apart, in flat arrays: about 60 bytes an event, whatever its names.
+"""What of a trace is needed to take steps apart, in flat arrays: about 50 bytes of a kernel or call.
 
 Times are microseconds as in the file. Kineto's categories and arguments, as torch 2.8 to 2.14 write them:
 ``kernel``, ``gpu_memcpy`` and ``gpu_memset`` happen on the device; ``cuda_runtime`` and ``cuda_driver`` are the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tests.host.conftest import HEALTHY, FakeNvml, NVMLError
+from tests.host.fake_nvml import HEALTHY, FakeNvml, NVMLError
 
 __all__ = ["NVMLError", "nvmlInit"]
 

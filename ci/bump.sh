@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Compares the SGLang of the base branch's pin with that of this change's on one GPU. Arguments go to `tokgate bump`.
+# Exit codes as of ci/gate.sh.
+# Environment: TOKGATE_BASE           branch or commit whose pin is the old version
+#              TOKGATE_BUDGET_MINUTES  GPU minutes (default: 60)
+#              TOKGATE_BUMP_OPTIONS    further options, separated by spaces
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source ci/environment.sh
+read -r -a more <<<"${TOKGATE_BUMP_OPTIONS:-}"
+if [ -n "${TOKGATE_BASE:-}" ] && [[ " $* ${more[*]}" != *" --from"* ]]; then
+  more+=(--base "$TOKGATE_BASE")
+fi
+exec "$PYTHON" -m tokgate bump --budget-minutes "${TOKGATE_BUDGET_MINUTES:-60}" "$@" "${more[@]}"

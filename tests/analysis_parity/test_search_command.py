@@ -1,0 +1,106 @@
+"""``tokgate parity search`` on two running emulated servers: found, made small, written, replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launches import launch_spec
+from tokgate.analysis.parity_case import load_case
+from tokgate.cli import run
+from tokgate.config.engine import emulated_engine
+from tokgate.config.profiles import Profile
+from tokgate.server.launch import start
+
+SMALL = ("--prompt-tokens=16", "--new-tokens=12", "--requests=4", "--examples=60")
+
+
+@pytest.fixture(scope="module")
+def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Start an emulated server, with a fault or without; returns its address."""
+    with ExitStack() as servers:
+
+        def begin(fault: str | None = None) -> str:
+            folder = tmp_path_factory.mktemp("server")
+            spec = launch_spec(emulated_engine("steady"), Profile(name="baseline"), folder, folder)
+            argv = (*spec.argv, "--scenario-override", "baseline.step_ms=0.2")
+            planted = ("--fault", fault) if fault else ()
+            return servers.enter_context(start(replace(spec, argv=(*argv, *planted)))).url
+
+        yield begin
+
+
+@pytest.fixture(scope="module")
+def reference(launch: Callable[..., str]) -> str:
+    return launch()
+
+
+def searched(first: str, second: str, out: Path, *more: str) -> int:
+    return run(["parity", "search", "--url", first, "--url", second, *SMALL, "--out", str(out), *more])
+
+
+def test_a_wrong_token_is_found_made_small_and_replayed(launch, reference, tmp_path, capsys):
+    other, path = launch("wrong-token:4"), tmp_path / "found.case.json"
+    assert searched(reference, other, path) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("DIVERGED 1 request, prompt of 1 token, 5 new tokens: ")
+    assert "request 0: diverged at output token 4" in out
+    assert "asked again it differed 3 of 3 times" in out
+    (request,) = load_case(path).requests
+    assert (len(request.prompt_ids), request.new_tokens) == (1, 5)
+    assert run(["parity", "replay", str(path), "--url", reference, "--url", other]) == 1
+    assert "diverged at output token 4" in capsys.readouterr().out
+
+
+def test_a_server_is_equal_to_itself(reference, tmp_path, capsys):
+    path = tmp_path / "none.case.json"
+    assert searched(reference, reference, path, "--examples=20") == 0
+    assert capsys.readouterr().out.startswith("PASS no case differs: ")
+    assert not path.exists()
+
+
+def test_no_time_is_no_pass(reference, tmp_path, capsys):
+    assert searched(reference, reference, tmp_path / "x.json", "--budget-s=0.001") == 3
+    assert "INCONCLUSIVE no case differs" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("repeat-token:4", "1 request, prompt of 1 token, 5 new tokens"),
+        ("truncate:9", "1 request, prompt of 1 token, 10 new tokens"),
+        ("swap-requests", "2 requests, at once, prompts of 1 and 1 tokens, "),
+        ("stale-prefix", "2 requests, in turn, prompts of "),
+        ("tie-flip:0.5", "1 request, prompt of 1 token, "),
+    ],
+)
+def test_each_fault_of_the_emulator_is_made_small(launch, reference, tmp_path, capsys, fault, words):
+    assert searched(reference, launch(fault), tmp_path / "found.case.json") == 1
+    assert capsys.readouterr().out.startswith(f"DIVERGED {words}")
+
+
+@pytest.mark.slow
+def test_ties_of_the_emulator_are_counted(launch, reference, tmp_path, capsys):
+    assert searched(reference, launch("tie-flip:0.01"), tmp_path / "none.case.json") == 0
+    assert " 0 ties" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--url", "http://127.0.0.1:9"], "must be given twice"),
+        (["--url", "http://127.0.0.1:9", "--url", "http://127.0.0.1:9", "--requests", "0"], "at least 1"),
+        (
+            ["--url", "http://127.0.0.1:9", "--url", "http://127.0.0.1:9", "--model", "none"],
+            "make a pair with",
+        ),
+    ],
+)
+def test_bad_input_is_one_message(capsys, arguments, message):
+    assert run(["parity", "search", *arguments]) in (2, 3)
+    assert message in capsys.readouterr().err

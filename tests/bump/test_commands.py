@@ -1,0 +1,190 @@
+"""``tokgate bump`` as a user starts it: the dry run, bad input, emulated servers, a kill in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+QUICK = ("--workloads=chat-bs1", "--metrics=output_tok_s,accept_length", "--runs=2", "--seed=5")
+EngineFile = Callable[..., Path]
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tokgate", "bump", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def bump(*arguments: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
+    process = start(*arguments)
+    out, err = process.communicate(timeout=timeout_s)
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def test_the_dry_run_needs_neither_gpu_nor_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKGATE_HOME", str(tmp_path))
+    done = bump(
+        "--from=0.5.13.post1",
+        "--to=0.5.15.post1",
+        "--profiles=baseline,eagle3-graphs",
+        "--workloads=chat-bs1",
+        "--metrics=output_tok_s",
+        "--blocks=6",
+        "--budget-minutes=30",
+        "--host-class=nvidia-h200",
+        "--assume-scatter-percent=13",
+        "--dry-run",
+        f"--results={tmp_path / 'results'}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "GPU minutes at most" in done.stdout
+    # Starts of the baseline are stored for this host class, so nothing is assumed of them.
+    assert "a start takes" not in done.stdout
+    assert "chat-bs1[eagle3-graphs] output_tok_s, limit 3 %, 6 blocks:" in done.stdout
+    assert "scatter 13 %, assumed" in done.stdout
+    assert not list((tmp_path / "results").glob("*"))
+
+
+def test_the_dry_run_knows_what_is_calibrated(tmp_path: Path) -> None:
+    text = "schema: 1\nhost_class: nvidia-h200\nprofile: baseline\nworkload: chat-bs1\nmetric: output_tok_s\n"
+    text += "unit: tok/s\nbetter: higher\nsessions:\n- started_at: '2026-11-29T12:00:00+00:00'\n  blocks:\n"
+    text += "".join(f"  - {{first: [{100 + n}.0, 101.0], second: [{101 - n}.0, 100.0]}}\n" for n in range(20))
+    (tmp_path / "x.yaml").write_text(text)
+    done = bump(
+        "--from=0.5.13.post1",
+        "--to=0.5.15.post1",
+        "--profiles=baseline",
+        "--workloads=chat-bs1",
+        "--metrics=output_tok_s",
+        "--host-class=nvidia-h200",
+        f"--calibration={tmp_path}",
+        "--dry-run",
+        f"--results={tmp_path / 'results'}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "20 A/A blocks)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--from=nowhere", "--to=0.5.15"), "no engine named 'nowhere'"),
+        (("--from=emulated", "--from-engine=emulated"), "give one"),
+        (("--from=emulated", "--to=emulated", "--profiles=nope"), "no profile 'nope'"),
+        (("--from=emulated", "--to=emulated", "--metrics=startup_s"), "not gated of workloads"),
+        (("--from=emulated", "--to=emulated", "--parity=nope"), "no parity case 'nope'"),
+        (("--from=emulated", "--to=emulated", "--start-together", "--one-at-a-time"), "exclude each other"),
+        (("--resume=latest",), "no bump 'latest'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_bad_input_is_told(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    done = bump(*arguments, f"--results={tmp_path}")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_slow_new_version_that_answers_wrongly(
+    tmp_path: Path, patient: Path, engine_file: EngineFile
+) -> None:
+    """Half the speed and another token: REGRESSION and DIVERGED, in every format."""
+    results = tmp_path / "results"
+    done = bump(
+        f"--from-engine={engine_file('0.5.13.post1')}",
+        f"--to-engine={engine_file('0.5.15.post1', 'slow:3 wrong-token')}",
+        "--profiles=baseline",
+        *QUICK,
+        "--blocks=3",
+        "--parity=batch-1",
+        f"--config-folder={patient}",
+        f"--results={results}",
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    (folder,) = results.glob("bump-*")
+    data = json.loads((folder / "report.json").read_text())
+    kinds = {v["evidence"]["metric"]: v["kind"] for v in data["verdicts"]}
+    assert kinds["output_tok_s"] == "REGRESSION"
+    assert kinds["greedy parity"] == "DIVERGED"
+    assert kinds["graph replay"] == "PASS"
+    text = (folder / "report.md").read_text()
+    assert len(text.splitlines()) < 60
+    assert "sglang 0.5.13.post1 -> 0.5.15.post1" in text
+    assert "arguments that only the new version has" in text
+    assert (folder / "report.html").stat().st_size > 10_000
+    assert "<failure" in (folder / "junit.xml").read_text()
+    assert (folder / "new.lock.txt").read_text() == "sglang==0.5.15.post1\n"
+
+
+@pytest.mark.slow
+def test_profiles_together_and_a_hang_of_one(tmp_path: Path, patient: Path, engine_file: EngineFile) -> None:
+    """The EAGLE-3 server of the new version hangs in a capture that the baseline does not have."""
+    results = tmp_path / "results"
+    done = bump(
+        f"--from-engine={engine_file('0.5.13.post1')}",
+        f"--to-engine={engine_file('0.5.15.post1', 'capture-hang:draft-extend')}",
+        "--profiles=baseline,eagle3-graphs",
+        *QUICK,
+        "--blocks=3",
+        "--parity=none",
+        "--start-together",
+        f"--config-folder={patient}",
+        f"--results={results}",
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    (folder,) = results.glob("bump-*")
+    verdicts = json.loads((folder / "report.json").read_text())["verdicts"]
+    hang, *others = sorted(verdicts, key=lambda v: v["kind"] != "HANG")
+    assert hang["kind"] == "HANG"
+    assert hang["evidence"] | {"profile": "eagle3-graphs", "side": "new"} == hang["evidence"]
+    assert any(v["evidence"].get("blocks") == 3 for v in others)
+    assert all("eagle3" not in v["subject"] for v in others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_killed_bump_goes_on_to_its_verdict(
+    number: signal.Signals, tmp_path: Path, patient: Path, engine_file: EngineFile
+) -> None:
+    results = tmp_path / "results"
+    process = start(
+        f"--from-engine={engine_file('0.5.13.post1')}",
+        f"--to-engine={engine_file('0.5.15.post1', 'slow:3')}",
+        "--profiles=baseline",
+        *QUICK,
+        "--blocks=3",
+        "--parity=none",
+        f"--config-folder={patient}",
+        f"--results={results}",
+    )
+    until = time.monotonic() + 120
+    while not list(results.glob("bump-*/blocks/baseline/blocks/0000.json")) and time.monotonic() < until:
+        time.sleep(0.05)
+    os.kill(process.pid, number)
+    process.communicate(timeout=120)
+    assert process.returncode == (-number if number == signal.SIGKILL else 130)
+    (folder,) = results.glob("bump-*")
+    if number != signal.SIGKILL:
+        assert "interrupted" in (folder / "report.md").read_text()
+    done = bump("--resume=latest", f"--results={results}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    verdicts = json.loads((folder / "report.json").read_text())["verdicts"]
+    (speed,) = [v for v in verdicts if v["evidence"]["metric"] == "output_tok_s"]
+    assert speed["kind"] == "REGRESSION"
+    assert speed["evidence"]["blocks"] == 3
+    assert "block 1 of" not in done.stdout

@@ -1,0 +1,122 @@
+"""The reports of a bump: under 60 lines with the table first, JUnit, HTML with plots, JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from tokgate.bump.campaign import Campaign
+from tokgate.bump.outcome import report_of
+from tokgate.bump.stack import Stack
+from tokgate.report.bump_html import page
+from tokgate.report.bump_junit import junit
+from tokgate.report.bump_markdown import MARK, comment
+from tokgate.report.bump_record import BumpReport, Difference
+from tokgate.verdict import Kind, Verdict
+
+OLD = Stack({"sglang": "0.5.13", "torch": "2.9.0", "leftpad": "1"}, cuda="12.8")
+NEW = Stack({"sglang": "0.5.15", "torch": "2.11.0", "leftpad": "2"}, cuda="13.0")
+
+
+@pytest.fixture
+def report(campaign: Callable[..., Campaign]) -> BumpReport:
+    """A regression on virtual servers."""
+    found = campaign(-0.6, profiles=("baseline", "eagle3-graphs"))
+    return report_of(
+        found, header=["old: a; new: b", "profiles"], stacks=(OLD, NEW), again="tokgate bump --resume x"
+    )
+
+
+def test_the_comment_has_its_mark_then_the_verdict_then_the_table(report: BumpReport) -> None:
+    lines = comment(report).splitlines()
+    assert lines[0] == MARK
+    assert lines[1].startswith("### tokgate: 2 REGRESSION: SGLang 0.6.1 -> 0.6.2")
+    assert lines[3].startswith("| verdict | case | metric |")
+    assert lines[5].startswith("| REGRESSION | chat-bs1[baseline] | output_tok_s |")
+    text = "\n".join(lines)
+    assert "torch 2.9.0 -> 2.11.0" in text
+    assert "CUDA of torch 12.8 -> 13.0" in text
+    assert "; 1 other package" in text
+    assert "control: the old version" in text
+
+
+def test_the_comment_stays_under_60_lines_whatever_happened(report: BumpReport) -> None:
+    many = [
+        Verdict(kind, f"w{n}[p|{n}]", "headline\n" * 3, body=("line",) * 30, files=("f",) * 9)
+        for n in range(40)
+        for kind in (Kind.REGRESSION, Kind.HANG, Kind.INCONCLUSIVE, Kind.PASS)
+    ]
+    moved = [Difference(f"p{n}", "1", "2") for n in range(99)]
+    crowded = replace(
+        report,
+        verdicts=many,
+        moved=moved,
+        defaults=moved,
+        memory=moved,
+        remarks=["r"] * 50,
+        header=["h"] * 50,
+        again="tokgate bump --resume x",
+    )
+    for text in (comment(crowded), comment(replace(report, verdicts=(), moved=(), header=()))):
+        assert len(text.splitlines()) < 60
+    assert "more" in comment(crowded)
+    assert comment(crowded).splitlines()[-1].startswith("go on: ")
+
+
+def test_what_goes_on_is_named_while_there_is_something_to_go_on_with(
+    campaign: Callable[..., Campaign],
+) -> None:
+    for minutes, blocks, goes_on in ((6.0, 12, True), (None, 3, False)):
+        found = campaign(-0.04, minutes=minutes, blocks=blocks)
+        told = report_of(found, header=[], stacks=(OLD, NEW), again="tokgate bump --resume x")
+        assert bool(told.again) == goes_on
+        assert ("the budget is spent" in comment(told)) == goes_on
+
+
+def test_engines_of_one_version_are_told_apart_by_name(campaign: Callable[..., Campaign]) -> None:
+    found = campaign(0.0, blocks=3)
+    for new, title in (
+        (replace(found.ask.old, name="planted"), "SGLang 0.6.1 (virtual-0.6.1) -> 0.6.1 (planted)"),
+        (found.ask.old, "SGLang 0.6.1 against itself (A/A)"),
+    ):
+        found.ask = replace(found.ask, new=new)
+        assert report_of(found, header=[], stacks=(OLD, OLD), again="").title == title
+
+
+def test_a_bump_that_measured_nothing_says_so(campaign: Callable[..., Campaign]) -> None:
+    found = campaign(0.0, minutes=0.0)
+    told = report_of(found, header=[], stacks=(OLD, OLD), again="x")
+    assert "no block was measured" in comment(told)
+    assert {v.kind for v in told.verdicts} == {Kind.INCONCLUSIVE}
+
+
+def test_junit_counts_what_is_open_as_skipped_and_never_as_passed(report: BumpReport) -> None:
+    open_ = Verdict(Kind.INCONCLUSIVE, "w[p]", "open \x1b[0m", evidence={"metric": "m"})
+    root = ElementTree.fromstring(junit(replace(report, verdicts=[*report.verdicts, open_])))
+    (suite,) = root.iter("testsuite")
+    failed = sum(v.outcome == "failed" for v in report.verdicts)
+    assert int(suite.get("failures", "")) == failed > 0
+    cases = list(suite.iter("testcase"))
+    assert len(cases) == int(suite.get("tests", "")) == len(report.verdicts) + 1
+    assert cases[-1].find("skipped") is not None
+    messages = [f.get("message", "") for f in suite.iter("failure")]
+    assert all(message.startswith("REGRESSION") for message in messages)
+
+
+def test_the_page_has_a_plot_for_each_verdict_over_blocks(report: BumpReport) -> None:
+    text = page(report)
+    assert text.count("<svg") == len(report.speed()) >= 2
+    assert "2 REGRESSION" in text
+    assert "torch" in text
+
+
+def test_json_holds_every_run(report: BumpReport) -> None:
+    data = json.loads(json.dumps(report.to_json()))
+    told = data["verdicts"][0]["evidence"]
+    assert len(told["old_runs"]) == told["blocks"] >= 3
+    assert all(len(runs) == 4 for runs in told["old_runs"])
+    assert data["title"] == "SGLang 0.6.1 -> 0.6.2"
