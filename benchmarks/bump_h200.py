@@ -42,6 +42,7 @@ SEED = 8
 RESERVE_S = 25.0
 """Kept for stopping servers and writing reports."""
 
+TEARDOWN_S = 60.0
 FIRST_BLOCK_S = 240.0
 """What a first block may take with cold caches: none is begun with less left."""
 
@@ -134,7 +135,10 @@ def _setup(asked: argparse.Namespace, old: Engine) -> Setup:
         engine_flags=("--sleep-on-idle",),
         model=None if asked.target is None else str(asked.target.resolve().parent),
     )
-    return gate_setup.for_engine(request, old)
+    setup = gate_setup.for_engine(request, old)
+    # Seven servers that end at once take their time; a block that was measured must not be lost to it.
+    deadlines = setup.gate.deadlines.model_copy(update={"teardown_s": TEARDOWN_S})
+    return replace(setup, gate=setup.gate.model_copy(update={"deadlines": deadlines}))
 
 
 def _engines(old: Engine, new: Engine, delays: Sequence[float]) -> dict[str, Engine]:
@@ -185,12 +189,8 @@ def _witnessed(sides: Sides) -> dict[str, tuple[str, Side]]:
     """Greedy answers of old against new; the other arms answer under a name of their own, compared with nobody."""
     found: dict[str, tuple[str, Side]] = {}
     for arm, (profile, purpose) in sides.items():
-        if purpose == "old":
-            found[arm] = (profile, "old")
-        elif purpose == "new":
-            found[arm] = (profile, "new")
-        else:
-            found[arm] = (f"{profile}-{purpose}", "new")
+        judged = purpose in ("old", "new")
+        found[arm] = (profile if judged else f"{profile}-{purpose}", "old" if purpose == "old" else "new")
     return found
 
 

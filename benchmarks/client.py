@@ -15,7 +15,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ import numpy as np
 
 from benchmarks.client_peers import PEERS, Load, Places, install
 from benchmarks.client_peers import run as run_peer
+from benchmarks.client_rows import Row, document, settled, table
 from benchmarks.client_truth import busy_loops, compiled, raw_reader, read_log, truth_server
 from tokgate import __version__
 from tokgate.config.workloads import Prompts, Route, Workload
@@ -31,25 +31,7 @@ from tokgate.load.client import Deadlines, Measurement, Stamps, measure
 from tokgate.load.prompts import build
 from tokgate.load.tap import allowed
 
-PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "client.md"
-BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
 LIMITS = Deadlines(first_token_s=60, gap_s=60, request_s=120, drain_s=120)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table. ``value`` is ``None`` when not run; without ``limit`` it informs only."""
-
-    name: str
-    value: float | None
-    unit: str
-    limit: float | None = None
-    note: str = ""
-
-    @property
-    def missed(self) -> bool:
-        """Above its limit."""
-        return self.limit is not None and self.value is not None and self.value > self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +88,21 @@ def cost(bench: Bench, streams: int, pairs: int) -> list[Row]:
 
     The two take turns on one server, since a machine's speed wanders; the median of the pairs counts.
     """
-    ours_us, raws, c = [], [], f"c={streams}"
+    ours_us, reads_us, raws, c = [], [], [], f"c={streams}"
     theirs_us = None
     with truth_server(bench.truth, bench.server_cpus) as port:
         for _ in range(pairs):
             found = bench.ours(port, streams, bench.tokens)
             ours_us.append(found.audit.client_cpu_s / read_log(port).events * 1e6)
+            reads_us.append(found.audit.client_cpu_s / int((~found.timeline.merged).sum()) * 1e6)
             raws.append(raw_reader(bench.reader, port, bench.client_cpus, streams, bench.tokens))
             read_log(port)
         if streams == 256 and bench.peers.python("sglang-bench"):
             load = Load(port, streams, bench.tokens)
             theirs_us = run_peer("sglang-bench", bench.peers, load, bench.client_cpus).cpu_us_per_chunk
-    ratios = [ours / raw.cpu_us_per_chunk for ours, raw in zip(ours_us, raws, strict=True)]
-    raw_us = statistics.median(raw.cpu_us_per_chunk for raw in raws)
+    # By read, not by chunk: a client that falls behind gets several chunks for the price of one, and no dates.
+    ratios = [ours / raw.cpu_us_per_read for ours, raw in zip(reads_us, raws, strict=True)]
+    raw_us = statistics.median(raw.cpu_us_per_read for raw in raws)
     reads = statistics.median(raw.reads_per_chunk for raw in raws)
     ours = statistics.median(ours_us)
     gated = streams == 256
@@ -129,7 +113,7 @@ def cost(bench: Bench, streams: int, pairs: int) -> list[Row]:
             statistics.median(ratios),
             "x",
             1.25 if gated else None,
-            f"raw {raw_us:.2f} us, {reads:.2f} reads a chunk; pairs: {', '.join(f'{r:.2f}' for r in ratios)}",
+            f"raw {raw_us:.2f} us a read, {reads:.2f} reads a chunk; pairs: {', '.join(f'{r:.2f}' for r in ratios)}",
         ),
     ]
     if gated:
@@ -240,48 +224,6 @@ def side_by_side(bench: Bench, streams: int) -> list[Row]:
             Row(f"TTFT p99: {title}", found.ttft_p99_ms, "ms", None, f"true {ttft_ms:.1f}"),
         ]
     return rows
-
-
-def settled(experiment: Callable[[], list[Row]]) -> list[Row]:
-    """Run an experiment; when a row is missed, twice more, and take each row's median."""
-    rows = experiment()
-    if not any(row.missed for row in rows):
-        return rows
-    again = [rows, experiment(), experiment()]
-    found = []
-    for same in zip(*again, strict=True):
-        values = [row.value for row in same if row.value is not None]
-        row = same[0]
-        if values:
-            note = f"median of {len(values)}; {row.note}".rstrip("; ")
-            row = Row(row.name, statistics.median(values), row.unit, row.limit, note)
-        found.append(row)
-    return found
-
-
-def table(rows: Sequence[Row]) -> str:
-    """The rows as text."""
-    width = max(len(row.name) for row in rows)
-    lines = []
-    for row in rows:
-        value = "not run" if row.value is None else f"{row.value:.4g} {row.unit}"
-        limit = "" if row.limit is None else f"<= {row.limit:g} {row.unit}"
-        state = "" if row.limit is None or row.value is None else "MISSED" if row.missed else "ok"
-        lines.append(f"{row.name:<{width}}  {value:>12}  {limit:<11}  {state:<6}  {row.note}".rstrip())
-    return "\n".join(lines)
-
-
-def document(rows: Sequence[Row], facts: str, today: str) -> None:
-    """Put the rows into the page on the client."""
-    lines = [f"{today}; {facts}", "", "| what | value | bound | |", "|---|---:|---|---|"]
-    for row in rows:
-        value = "not run" if row.value is None else f"{row.value:.4g} {row.unit}"
-        bound = "" if row.limit is None else f"<= {row.limit:g} {row.unit}"
-        missed = "MISSED; " if row.missed else ""
-        lines.append(f"| {row.name} | {value} | {bound} | {(missed + row.note).rstrip('; ')} |")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(before + "\n".join([BEGIN, *lines, END]) + after, encoding="utf-8")
 
 
 def main() -> int:

@@ -18,13 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.client_truth import TIMEOUT_S, Reading
+from benchmarks.client_truth import Reading
 from benchmarks.serving_peer import Driver
 from tokgate import environments
 from tokgate.config.engine import Engine, load_engine
 from tokgate.errors import HostFault
 
 SHORT_TOKENS = 20
+PATIENCE_S = 300
 # Loads the one compiled module out of SGLang's wheel, without SGLang's requirements.
 _LOAD_RUST = (
     "import importlib.util, sys\n"
@@ -242,7 +243,7 @@ def run(name: str, places: Places, load: Load, cpus: Sequence[int]) -> Reading:
             assert places.sglang is not None
             driver = Driver(places.sglang, Path(folder), cpus)
             try:
-                driver.ready(TIMEOUT_S)
+                driver.ready(PATIENCE_S)
                 short_s, _ = _driven(driver, places, short, Path(folder) / "short")
                 long_s, found = _driven(driver, places, load, Path(folder) / "long")
             finally:
@@ -262,7 +263,7 @@ def _driven(driver: Driver, places: Places, load: Load, folder: Path) -> Found:
     folder.mkdir()
     python = places.python("bench_serving")
     assert python is not None
-    found = driver.run(PEERS["bench_serving"].command(python, load, folder / "result.json"), TIMEOUT_S)
+    found = driver.run(PEERS["bench_serving"].command(python, load, folder / "result.json"), PATIENCE_S)
 
     def number(key: str) -> float | None:
         value = found.get(key)
@@ -288,12 +289,12 @@ def _program(name: str, places: Places, load: Load, folder: Path, cpus: Sequence
         preexec_fn=lambda: os.sched_setaffinity(0, cpus),
     ) as process:
         try:
-            output, _ = process.communicate(timeout=TIMEOUT_S)
+            output, _ = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             # Its workers too: they are of its session.
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            raise HostFault(f"peer {name} did not end within {TIMEOUT_S} s") from None
+            raise HostFault(f"peer {name} did not end within {PATIENCE_S} s") from None
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if process.returncode or not any(path.is_file() for path in folder.iterdir()):
         raise HostFault(f"peer {name} failed with exit code {process.returncode}", output.splitlines()[-5:])

@@ -136,7 +136,7 @@ class Reading:
 class RawReading:
     """The raw reader's run; fewer reads than chunks would mean that it merged some."""
 
-    cpu_us_per_chunk: float
+    cpu_us_per_read: float
     reads_per_chunk: float
 
 
@@ -151,8 +151,7 @@ def raw_reader(binary: Path, port: int, cpus: Sequence[int], streams: int, token
         preexec_fn=lambda: os.sched_setaffinity(0, cpus),
     )
     found = json.loads(done.stdout)
-    chunks = streams * tokens
-    return RawReading(found["cpu_s"] / chunks * 1e6, found["reads"] / chunks)
+    return RawReading(found["cpu_s"] / found["reads"] * 1e6, found["reads"] / (streams * tokens))
 
 
 @contextmanager

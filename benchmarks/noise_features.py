@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,8 +53,10 @@ class Run:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """All runs of a model; a last line cut short is dropped."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    """All runs of a model, of a file that may be gzipped; a last line cut short is dropped."""
+    raw = path.read_bytes()
+    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+    lines = text.splitlines(keepends=True)
     return [_run(json.loads(line)) for line in lines if line.endswith("\n")]
 
 
@@ -96,7 +99,6 @@ def _facts(row: Mapping[str, Any]) -> dict[str, float]:
         ("scheduler: CPU time, % of time", "main_cpu_s"),
         ("scheduler: system time, % of time", "main_system_s"),
         ("engine's other threads: wait for a CPU, % of time", "rest_run_delay_s"),
-        ("engine's other threads: CPU time, % of time", "rest_cpu_s"),
         ("pressure cpu some, % of time", "pressure_cpu_some_s"),
         ("pressure memory some, % of time", "pressure_memory_some_s"),
     ):
@@ -106,12 +108,17 @@ def _facts(row: Mapping[str, Any]) -> dict[str, float]:
         ("scheduler: involuntary switches / s", "main_involuntary_switches"),
         ("scheduler: migrations / s", "perf_migrations"),
         ("scheduler: page faults / s", "main_minor_faults"),
-        ("softirq net_rx / s", "softirq_net_rx"),
         ("softirq timer / s", "softirq_timer"),
         ("interrupts: reschedule / s", "irq_res"),
-        ("interrupts: function call / s", "irq_cal"),
     ):
         add(name, moved[key] / span if key in moved else None)
+    # What a token costs whatever the speed; a second's share of it would only tell the speed again.
+    for name, key, unit in (
+        ("softirq net_rx / token", "softirq_net_rx", 1),
+        ("interrupts: function call / token", "irq_cal", 1),
+        ("engine's other threads: CPU ms / token", "rest_cpu_s", 1e3),
+    ):
+        add(name, unit * moved[key] / len(row["t_us"]) if key in moved else None)
     if moved.get("perf_cycles") and "perf_instructions" in moved:
         add("scheduler: instructions a cycle", moved["perf_instructions"] / moved["perf_cycles"])
     if moved.get("perf_cycles") and moved.get("perf_task_clock_ns"):
@@ -125,9 +132,9 @@ def _facts(row: Mapping[str, Any]) -> dict[str, float]:
     for name, key in (
         ("canary: CPU ms of fixed work", "canary_cpu_ms"),
         ("GPU: SM MHz", "sm_mhz"),
-        ("GPU: power W", "power_w"),
-        ("GPU: temperature", "gpu_c"),
-        ("GPU: utilisation %", "gpu_util"),
+        ("GPU: power W (follows the speed)", "power_w"),
+        ("GPU: temperature (follows the speed)", "gpu_c"),
+        ("GPU: utilisation % (follows the speed)", "gpu_util"),
     ):
         values = [look[key] for look in looks if look.get(key) is not None]
         add(name, float(np.median(values)) if values else None)
@@ -171,3 +178,54 @@ def at_the_moment(runs: Sequence[Run], key: str) -> float | None:
         levels += list(run.windows_ms / np.median(run.windows_ms))
         looks += list(np.interp(run.windows_t_s, t, values) / np.median(values))
     return spearman(levels, looks) if len(levels) >= 10 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A time in which steps were slow, whatever was measured then.
+
+    Attributes:
+        seconds: from its first slow window to the end of its last.
+        factor: median step in it against the undisturbed one.
+        runs, conditions: that it met.
+    """
+
+    seconds: float
+    factor: float
+    runs: int
+    conditions: tuple[str, ...]
+
+
+EPISODE_LEVEL, EPISODE_GAP_S, EPISODE_WINDOWS = 1.2, 1.5, 5
+"""Slow means so much above the undisturbed step, in the middle of so many windows; a pause joins up to so long."""
+
+
+def episodes(runs: Sequence[Run]) -> tuple[list[Episode], float]:
+    """Slow episodes in time, across runs and conditions, and the share of all windows that they hold."""
+    rows = sorted(
+        (float(t), float(ms), run)
+        for run in runs
+        for t, ms in zip(run.windows_t_s, run.windows_ms, strict=True)
+    )
+    t = np.array([row[0] for row in rows])
+    ms = np.array([row[1] for row in rows])
+    quick = float(np.quantile(ms, 0.25))
+    half = EPISODE_WINDOWS // 2
+    smooth = np.array([np.median(ms[max(0, i - half) : i + half + 1]) for i in range(len(ms))])
+    groups: list[list[int]] = []
+    for i in np.flatnonzero(smooth > EPISODE_LEVEL * quick):
+        if groups and t[i] - t[groups[-1][-1]] <= EPISODE_GAP_S:
+            groups[-1].append(int(i))
+        else:
+            groups.append([int(i)])
+    kept = [group for group in groups if len(group) >= EPISODE_WINDOWS]
+    found = [
+        Episode(
+            seconds=float(t[group[-1]] - t[group[0]]),
+            factor=float(np.median(ms[group]) / quick),
+            runs=len({rows[i][2].number for i in group}),
+            conditions=tuple(dict.fromkeys(rows[i][2].condition for i in group)),
+        )
+        for group in kept
+    ]
+    return found, sum(map(len, kept)) / len(ms)

@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.noise_features import GOOD_QUANTILE, SLOW, Run, at_the_moment, read_runs, spearman
+from benchmarks.noise_features import (
+    GOOD_QUANTILE,
+    SLOW,
+    Run,
+    at_the_moment,
+    episodes,
+    read_runs,
+    spearman,
+)
+from tokgate.analysis.blocks import block
 
 CAUSES: tuple[tuple[str, str, Callable[[float, float], bool]], ...] = (
     ("steal, % of CPU time wanted", "steal over 2 % of the CPU time wanted", lambda v, best: v > 2),
@@ -26,7 +35,8 @@ CAUSES: tuple[tuple[str, str, Callable[[float, float], bool]], ...] = (
 
 def models(out: Path) -> dict[str, list[Run]]:
     """Runs by model, of what a study wrote."""
-    return {p.stem.removeprefix("runs-"): read_runs(p) for p in sorted(out.glob("runs-*.jsonl"))}
+    paths = sorted(out.glob("runs-*.jsonl*"))
+    return {path.name.split(".")[0].removeprefix("runs-"): read_runs(path) for path in paths}
 
 
 def best(runs: Sequence[Run]) -> float:
@@ -88,6 +98,21 @@ def correlations(runs: Sequence[Run]) -> list[tuple[str, int, float, float, floa
     return sorted(rows, key=lambda row: -abs(row[2]))
 
 
+def orders(runs: Sequence[Run]) -> list[tuple[str, float]]:
+    """Root mean square of an A/A block difference, %, made of eight runs in a row, by how arms share them."""
+    speeds = [run.tok_s for run in sorted(runs, key=lambda r: r.number)]
+    found = []
+    for order in ("AAAABBBB", "ABABABAB", "ABBABAAB"):
+        differences = []
+        for start in range(len(speeds) - len(order) + 1):
+            sides: dict[str, list[float]] = {"A": [], "B": []}
+            for name, speed in zip(order, speeds[start:], strict=False):
+                sides[name].append(speed)
+            differences.append(block(sides["A"], sides["B"], "higher").difference)
+        found.append((order, 100 * float(np.sqrt(np.mean(np.square(differences))))))
+    return found
+
+
 def _middle(runs: Sequence[Run], fact: str) -> float:
     values = [run.facts[fact] for run in runs if fact in run.facts]
     return float(np.median(values)) if values else float("nan")
@@ -123,7 +148,8 @@ def table(out: Path) -> str:
             f"{name}: {len(runs)} runs, best {best(runs):.0f} tok/s; {' | '.join(CONDITION_HEAD[1:])}"
         )
         lines += [f"  {row[0]:<15} {' | '.join(row[1:])}" for row in conditions(runs)]
-        found = [f"{row[0]} {row[2]:+.2f}" for row in correlations(runs)[:4]]
+        telling = [row for row in correlations(runs) if "follows the speed" not in row[0]]
+        found = [f"{row[0]} {row[2]:+.2f}" for row in telling[:4]]
         lines.append(f"  tok/s goes with: {'; '.join(found)}")
         moment = at_the_moment(runs, "canary_cpu_ms")
         _, named, slow, quick = causes(runs)
@@ -163,6 +189,19 @@ def _markdown(name: str, runs: Sequence[Run], told: dict[str, Any]) -> str:
     lines += [
         f"| {n} | {count} | {rho:+.2f} | {q:.4g} | {s:.4g} |" for n, count, rho, q, s in correlations(runs)
     ]
+    slow_times, share = episodes(runs)
+    lines += ["", f"Slow episodes, in time, whatever was measured: {100 * share:.0f} % of all windows."]
+    if slow_times:
+        lines += ["", "| seconds | step, x undisturbed | runs | conditions |", "|---|---|---|---|"]
+        lines += [
+            f"| {e.seconds:.1f} | {e.factor:.2f} | {e.runs} | {', '.join(e.conditions)} |" for e in slow_times
+        ]
+    if len(runs) >= 8:
+        told_orders = ", ".join(f"{order} {value:.1f} %" for order, value in orders(runs))
+        lines += [
+            "",
+            f"Scatter of an A/A block made of eight of these runs in a row, by order: {told_orders}.",
+        ]
     absent = [
         f"{what}: {why}" for key in ("left_out", "perf_refused") for what, why in told.get(key, {}).items()
     ]
@@ -193,11 +232,14 @@ def _plot(found: dict[str, list[Run]], path: Path) -> None:
             row[0].plot([r.number for r in mine], [r.tok_s / top for r in mine], "o", ms=4, label=condition)
         row[0].set(title=f"{name}: speed of each run, best = 1", xlabel="run")
         row[0].legend(fontsize=6)
-        for run in sorted(runs, key=lambda r: r.tok_s)[:: max(1, len(runs) // 6)]:
-            row[1].plot(run.windows_t_s - run.windows_t_s[0], run.windows_ms, lw=1)
-        row[1].set(title="median step ms along a run, slowest to quickest", xlabel="s")
-        strongest = correlations(runs)[:1]
-        for fact, *_ in strongest:
+        start = min(float(r.windows_t_s[0]) for r in runs)
+        for number, condition in enumerate(dict.fromkeys(r.condition for r in runs)):
+            mine = [r for r in runs if r.condition == condition]
+            t = np.concatenate([r.windows_t_s for r in mine]) - start
+            row[1].plot(t, np.concatenate([r.windows_ms for r in mine]), ".", ms=3, color=f"C{number}")
+        row[1].set(title="median step of 64 in a row, ms", xlabel="s since the first run")
+        telling = [c for c in correlations(runs) if "follows the speed" not in c[0]]
+        for fact, *_ in telling[:1]:
             have = [r for r in runs if fact in r.facts]
             row[2].plot([r.facts[fact] for r in have], [r.tok_s / top for r in have], "o", ms=4)
             row[2].set(title="speed against what goes with it most", xlabel=fact)

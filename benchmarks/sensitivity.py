@@ -4,7 +4,8 @@
 
 A `tiny` pair is served with EAGLE-3 by the CPU engine. Faults of weights and flags are put into a copy of
 the pair, those of the cache and of positions into the running code (:mod:`benchmarks.planted_server`).
-Results are added to ``--out``; faults that are there already are not run again. ``--write`` puts the table into
+Results are added to ``--out``; faults that are there already are not run again (those of the table in the docs are in
+benchmarks/sensitivity_results.jsonl). ``--write`` puts the table into
 docs/explanation/synthetic_pair.md.
 """
 
@@ -96,8 +97,9 @@ FAULTS = {
     "order": Fault("captured layers in another order", weights("draft", "fc.weight", swap_blocks)),
     "eagle": Fault("`fc` skipped, target's head (EAGLE for EAGLE3)", algorithm="EAGLE"),
     "map": Fault("vocabulary map off by one", weights("draft", "d2t", lambda d2t: d2t + 1)),
-    "draft-rope": Fault("draft: rope theta 1 % too large", configure("draft", rope_theta=10100.0)),
-    "target-rope": Fault("target: rope theta 1 % too large", configure("target", rope_theta=10100.0)),
+    "draft-rope": Fault("draft: rope theta 5 times too large", configure("draft", rope_theta=50000.0)),
+    "target-rope": Fault("target: rope theta 5 times too large", configure("target", rope_theta=50000.0)),
+    "target-rope-1": Fault("target: rope theta 1 % too large", configure("target", rope_theta=10100.0)),
     "lost-entries": Fault("every 7th cache entry of one layer lost", planted="lost-entries"),
     "mixed-requests": Fault("two requests' entries mixed up in verification", planted="mixed-requests"),
     "shifted-positions": Fault("positions one too far in verification", planted="shifted-positions"),

@@ -17,7 +17,7 @@ from tokgate.host.lock import GpuLocks, runtime_dir
 
 PROFILES = ("tp2-baseline", "tp2-eagle3-graphs", "tp2-eagle3-eager")
 TESTS = [f"perf_tests/test_{name}.py" for name in ("startup", "throughput", "speculation", "cuda_graphs")]
-STARTUP = ("perf_tests/test_startup.py", "-k=startup and not startup_time")
+STARTUP = ("perf_tests/test_startup.py::test_startup",)
 START_S = 75.0
 """What a start of two ranks is taken to last, before one was seen."""
 MEASURE_S = 20.0

@@ -141,12 +141,11 @@ def test_shares_of_another_size_come_after(tmp_path: Path) -> None:
     done = tokgate(
         "gate",
         "--gpus=0,1",
-        "perf_tests",
+        "perf_tests/test_startup.py::test_startup",
         "-p",
         "no:cacheprovider",
         "--engine=emulated:steady",
         "--profiles=baseline,baseline-eager,tp2-baseline",
-        "-k=startup and not startup_time",
         f"--results={results}",
     )
     assert done.returncode == 0, done.stdout + done.stderr

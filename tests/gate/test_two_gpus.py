@@ -24,7 +24,7 @@ from tokgate.verdict import Kind
 NVML = Path(__file__).parent / "two_gpus"
 TP2 = {"tp2-baseline", "tp2-eagle3-graphs", "tp2-eagle3-eager"}
 GOLDEN = Path(__file__).parents[1] / "messages" / "gate" / "startup-two-ranks.txt"
-STARTUP = ("perf_tests/test_startup.py", "-k=startup and not startup_time")
+STARTUP = ("perf_tests/test_startup.py::test_startup",)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def two(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 def test_a_start_on_two_gpus(tmp_path: Path, two: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = two("--profiles=tp2-eagle3-graphs", NCCL_DEBUG="WARN", CUDA_DEVICE_MAX_CONNECTIONS="1")
     finished = Finished(done.returncode, done.stdout + done.stderr, tmp_path / "results")
-    verdict = finished.one("startup[tp2-eagle3-graphs]")
+    verdict = finished.one("startup[tp2-eagle3-graphs]", "readiness")
     assert verdict.kind is Kind.PASS, finished.output
     assert finished.facts["host_class"] == "nvidia-h200-x2"
     assert {s["identity"]["host_class"] for s in finished.samples("tp2-baseline", "startup")} == {

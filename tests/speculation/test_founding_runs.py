@@ -113,3 +113,23 @@ def test_the_first_day_graphs_pay_and_speculation_still_does_not(tmp_path: Path)
     assert isinstance(ratio, float)
     assert ratio == pytest.approx(74.9 / 90, abs=0.06)
     golden("first-day-graphs", graphs)
+
+
+def test_graphs_that_are_captured_and_not_launched_are_found_by_the_trace(tmp_path: Path) -> None:
+    run = gate(
+        tmp_path,
+        f"--config-folder={patient(tmp_path)}",
+        "--engine=emulated:steady",
+        "--profiles=baseline,eagle3-graphs,eagle3-eager",
+        "--workloads=chat-bs8",
+        "--runs=1",
+        "--trace-steps=8",
+        "--engine-fault=eagle3-graphs=not-replayed",
+        "-k=graph_launches",
+    )
+    planted = run.one("chat-bs8[eagle3-graphs]", "graph launches")
+    assert planted.kind is Kind.NOT_REPLAYED
+    assert "3 are expected; not launched as a graph: verify, draft, draft extend" in planted.headline
+    assert run.one("chat-bs8[baseline]", "graph launches").kind is Kind.PASS
+    assert run.one("chat-bs8[eagle3-eager]", "graph launches").kind is Kind.PASS
+    assert run.code == 1

@@ -36,9 +36,6 @@ from tokgate.sglang.http import resolved
 __all__ = ["Cancelled", "Measured", "Measurer", "Started"]
 
 
-_ANY_PROMPT = (tuple(range(prompt_sets.FIRST_ID, prompt_sets.FIRST_ID + 64)),)
-
-
 class Cancelled(Exception):
     """The gate is closing; raised between two runs."""
 
@@ -199,38 +196,20 @@ class Measurer:
             Exited: it died.
         """
         self.check()
-        server.ensure_alive()
-        server.flush_cache()
-        limit_s = self._setup.gate.deadlines.request_total_s
-        began_s = time.monotonic()
-        what = f"trace of {workload.name}"
-        try:
-            with server.watch(what):
-                return traces.capture(
-                    server.url,
-                    self._results.folder / "traces" / profile.name / workload.name,
-                    self._trace_request(server, profile, workload),
-                    timeout_s=limit_s,
-                )
-        except LoadFault as fault:
-            server.ensure_alive()
-            waited_s = time.monotonic() - began_s
-            if waited_s >= limit_s:
-                raise server.hang(what, waited_s, limit_s) from fault
-            return Traced((), None, str(fault))
-
-    def _trace_request(self, server: Server, profile: Profile, workload: Workload) -> traces.Request:
-        prompts = prompt_sets.build(workload, vocabulary=self._starter.served(profile).vocabulary)
-        steps = server.server_info.get("speculative_num_steps")
-        speculative = profile.speculation is not None and isinstance(steps, int)
-        return traces.Request(
-            # Of texts the server alone knows the ids: any others of a usual length will do.
-            prompts=(prompts.ids or _ANY_PROMPT * workload.concurrency)[: workload.concurrency],
-            steps=self._setup.request.trace_steps,
-            tokens_a_step=steps + 1 if speculative and isinstance(steps, int) else 1,
-            version=server.version or self._setup.engine.version,
-            kind=self._setup.engine.kind,
-            ranks=profile.tp,
+        setup = self._setup
+        return traces.record(
+            server,
+            workload.name,
+            self._results.folder / "traces" / profile.name / workload.name,
+            traces.Request(
+                prompts=traces.prompts_of(workload, self._starter.served(profile).vocabulary),
+                steps=setup.request.trace_steps,
+                tokens_a_step=traces.tokens_a_step(server),
+                version=server.version or setup.engine.version,
+                kind=setup.engine.kind,
+                ranks=profile.tp,
+            ),
+            limit_s=setup.gate.deadlines.request_total_s,
         )
 
     def _run(

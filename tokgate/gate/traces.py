@@ -16,8 +16,11 @@ from tokgate.analysis.cycles import Cycles, cycles
 from tokgate.analysis.parity_case import Case, CaseRequest
 from tokgate.analysis.step_parts import NoCycles
 from tokgate.config.engine import EngineKind
+from tokgate.config.workloads import Workload
 from tokgate.errors import LoadFault, UsageFault
 from tokgate.gate.greedy import GreedyClient
+from tokgate.load import prompts
+from tokgate.server.running import Server
 from tokgate.sglang import profiling
 from tokgate.sglang.trace_spans import label
 from tokgate.trace.timeline import read_timeline
@@ -25,6 +28,7 @@ from tokgate.trace.timeline import read_timeline
 _WRITTEN_S = 60.0
 _SETTLED_S = 5.0
 _MARGIN_TOKENS = 8
+_ANY = (tuple(range(prompts.FIRST_ID, prompts.FIRST_ID + 64)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,44 @@ class Request:
         return Case(
             requests=[CaseRequest(prompt_ids=list(ids), new_tokens=new_tokens) for ids in self.prompts]
         )
+
+
+def prompts_of(workload: Workload, vocabulary: int | None) -> Sequence[Sequence[int]]:
+    """Token ids of as many requests as the workload has in flight at once.
+
+    Of texts the server alone knows the ids: any others of a usual length will do.
+    """
+    ids = prompts.build(workload, vocabulary=vocabulary).ids or _ANY * workload.concurrency
+    return ids[: workload.concurrency]
+
+
+def tokens_a_step(server: Server) -> int:
+    """Most tokens that a step of a server gives a request: one, and one more a draft step."""
+    steps = server.server_info.get("speculative_num_steps")
+    speculative = bool(server.server_info.get("speculative_algorithm"))
+    return steps + 1 if speculative and isinstance(steps, int) else 1
+
+
+def record(server: Server, workload: str, folder: Path, asked: Request, *, limit_s: float) -> Traced:
+    """:func:`capture` on a server of the gate.
+
+    Raises:
+        Hang: it did not answer in time; it is gone.
+        Exited: it died.
+    """
+    server.ensure_alive()
+    server.flush_cache()
+    began_s = time.monotonic()
+    what = f"trace of {workload}"
+    try:
+        with server.watch(what):
+            return capture(server.url, folder, asked, timeout_s=limit_s)
+    except LoadFault as fault:
+        server.ensure_alive()
+        waited_s = time.monotonic() - began_s
+        if waited_s >= limit_s:
+            raise server.hang(what, waited_s, limit_s) from fault
+        return Traced((), None, str(fault))
 
 
 def capture(url: str, folder: Path, asked: Request, *, timeout_s: float) -> Traced:
