@@ -301,7 +301,11 @@ def killed_gate(trial: Trial) -> None:
 def two_gates(trial: Trial) -> None:
     """The second of two gates is refused, and told by whom."""
     nvml = gpu.open_nvml()
-    names = [f"trial-{os.getpid()}"] if isinstance(nvml, str) else nvml.uuids()
+    names = [f"trial-{os.getpid()}"]
+    if not isinstance(nvml, str):
+        # Only those that this trial was given: another gate may hold the others.
+        uuids = nvml.uuids()
+        names = [uuids[index] for index in gpu.visible_indices(nvml, {}, nvml.count)]
     script = (
         "import sys\nfrom tokgate.host.lock import GpuLocks\n"
         f"with GpuLocks({names!r}):\n    print('held', flush=True)\n    sys.stdin.readline()\n"
