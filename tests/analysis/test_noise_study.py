@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import noise_report, noise_stored
-from benchmarks.noise_conditions import CONDITIONS, Cores
-from benchmarks.noise_counters import counters, difference
-from benchmarks.noise_features import at_the_moment, episodes, read_runs, spearman
+from benchmarks.noise import report as noise_report
+from benchmarks.noise import stored as noise_stored
+from benchmarks.noise.conditions import CONDITIONS, Cores
+from benchmarks.noise.counters import counters, difference
+from benchmarks.noise.features import at_the_moment, episodes, read_runs, spearman
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,7 +114,7 @@ def test_what_happens_at_the_same_moment_is_seen_within_runs(tmp_path):
 
 
 def test_an_episode_is_told_whatever_was_measured_in_it():
-    runs = noise_report.models(ROOT / "benchmarks/h200_noise")["1b"]
+    runs = noise_report.models(ROOT / "benchmarks/noise/h200")["1b"]
     found, share = episodes(runs)
     longest = max(found, key=lambda e: e.seconds)
     assert (
@@ -129,9 +130,9 @@ def test_an_episode_is_told_whatever_was_measured_in_it():
 def test_the_page_holds_what_the_kept_study_gives(tmp_path):
     page = (ROOT / "docs/explanation/noise.md").read_text()
     (tmp_path / "noise.md").write_text(page)
-    noise_report.write(ROOT / "benchmarks/h200_noise", tmp_path)
+    noise_report.write(ROOT / "benchmarks/noise/h200", tmp_path)
     assert (tmp_path / "noise.md").read_text() == page, (
-        "python -m benchmarks.noise --analyse benchmarks/h200_noise"
+        "python -m benchmarks.noise --analyse benchmarks/noise/h200"
     )
 
 

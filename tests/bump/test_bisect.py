@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bump_simulation import VERSIONS, bisections, configuration, engine
-from benchmarks.virtual_servers import Clock, maker
+from benchmarks.bump.simulation import VERSIONS, bisections, configuration, engine
+from benchmarks.bump.virtual_servers import Clock, maker
 from tokgate.bump.bisection import Bisection, Result
 from tokgate.bump.candidates import EngineFiles, between, commits
 from tokgate.bump.steps import FAILURE, Prober, Sought, limit_of_steps

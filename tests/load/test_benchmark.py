@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import client_peers
-from benchmarks.client import Bench, cumulative
-from benchmarks.client_rows import Row, document, settled, table
-from benchmarks.client_truth import read_log
+from benchmarks.client import peers as client_peers
+from benchmarks.client.__main__ import Bench, cumulative
+from benchmarks.client.rows import Row, document, settled, table
+from benchmarks.client.truth import read_log
 from tokgate.errors import HostFault, LoadFault
 
 
@@ -72,7 +72,7 @@ def test_the_table_goes_into_the_page_and_comes_again(
 ) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- client: begin -->\nold\n<!-- client: end -->\nafter\n")
-    monkeypatch.setattr("benchmarks.client_rows.PAGE", page)
+    monkeypatch.setattr("benchmarks.client.rows.PAGE", page)
     rows = [Row("good", 0.1, "%", 0.5, "why"), Row("bad", 3.0, "x", 1.25), Row("peer", None, "us")]
     for _ in range(2):
         document(rows, "some host", "2026-11-29")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.sensitivity import FAULTS, look
+from benchmarks.sensitivity.__main__ import FAULTS, look
 from tests.environments.engines import cpu_engine
 
 pytestmark = [pytest.mark.cpu, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.supervisor_trial import PLAN, Row
+from benchmarks.supervision.trial import PLAN, Row
 
 ASSETS = Path(__file__).parents[1] / "assets" / "h200-trials"
 ROWS = [Row(**json.loads(path.read_text())) for path in sorted(ASSETS.glob("*/row.json"))]

@@ -16,7 +16,14 @@ ROOT = Path(__file__).parents[2]
 
 def trials(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "benchmarks.supervisor_trials", "--engine=emulated", f"--out={out}", *options],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.supervision.trials",
+            "--engine=emulated",
+            f"--out={out}",
+            *options,
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
