@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.decision_model import Scenario, batches, scenarios, trimmed
-from benchmarks.decision_report import BEGIN, END, Cell, any_of, write
-from benchmarks.decision_rules import (
+from benchmarks.decision.model import Scenario, batches, scenarios, trimmed
+from benchmarks.decision.report import BEGIN, END, Cell, any_of, write
+from benchmarks.decision.rules import (
     Ends,
     best_of,
     cluster_bootstrap,

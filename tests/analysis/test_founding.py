@@ -15,9 +15,9 @@ from tokgate.analysis.sequential import History, Plan, judge
 from tokgate.analysis.stored import judge_stored
 
 RUNS = [60.4, 65.5, 50.9, 61.5, 59.5]
-H200 = json.loads((Path(__file__).parents[2] / "benchmarks" / "h200_aa.json").read_text(encoding="utf-8"))[
-    "launches"
-]
+H200 = json.loads(
+    (Path(__file__).parents[2] / "benchmarks" / "decision" / "h200_aa.json").read_text(encoding="utf-8")
+)["launches"]
 
 
 def test_five_eagle3_runs_are_a_net_loss_of_the_servers_measured():

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import noise_report, noise_stored
-from benchmarks.noise_conditions import CONDITIONS, Cores
-from benchmarks.noise_counters import counters, difference
-from benchmarks.noise_features import at_the_moment, read_runs, spearman
+from benchmarks.noise import report as noise_report
+from benchmarks.noise import stored as noise_stored
+from benchmarks.noise.conditions import CONDITIONS, Cores
+from benchmarks.noise.counters import counters, difference
+from benchmarks.noise.features import at_the_moment, episodes, read_runs, spearman
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,6 +111,29 @@ def test_what_happens_at_the_same_moment_is_seen_within_runs(tmp_path):
     assert at_the_moment(runs, "sm_mhz") is None
     assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
     assert spearman([1, 2, 3], [5, 5, 5]) is None
+
+
+def test_an_episode_is_told_whatever_was_measured_in_it():
+    runs = noise_report.models(ROOT / "benchmarks/noise/h200")["1b"]
+    found, share = episodes(runs)
+    longest = max(found, key=lambda e: e.seconds)
+    assert (
+        longest.seconds == pytest.approx(13, abs=0.5) and longest.runs == 5 and len(longest.conditions) == 4
+    )
+    assert 0.2 < share < 0.3
+    quiet = [run for run in runs if run.number < 5 or run.number >= 14]
+    assert episodes(quiet) == ([], 0.0)
+    by_order = dict(noise_report.orders(runs))
+    assert by_order["ABBABAAB"] < by_order["AAAABBBB"] / 2
+
+
+def test_the_page_holds_what_the_kept_study_gives(tmp_path):
+    page = (ROOT / "docs/explanation/noise.md").read_text()
+    (tmp_path / "noise.md").write_text(page)
+    noise_report.write(ROOT / "benchmarks/noise/h200", tmp_path)
+    assert (tmp_path / "noise.md").read_text() == page, (
+        "python -m benchmarks.noise --analyse benchmarks/noise/h200"
+    )
 
 
 def test_counters_see_a_busy_process():

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.gate.runs import tokgate
 from tokgate import baselines
 from tokgate.config.gate import load_gate
 from tokgate.gate.judge import Judge
@@ -98,3 +99,10 @@ def test_memory_is_no_phase_of_the_start() -> None:
 def test_memory_is_gated_on_gpus_alone() -> None:
     assert GATE.gated("gpu_memory_mib", "gpu") and not GATE.gated("gpu_memory_mib", "emulated")
     assert GATE.gated("output_tok_s", "emulated") and not GATE.gated("nothing", "gpu")
+
+
+def test_where_memory_is_not_gated_there_is_no_case_of_it_and_no_skip(tmp_path: Path) -> None:
+    asked = ("gate", "perf_tests", "--engine=emulated:steady", "--profiles=baseline", f"--results={tmp_path}")
+    done = tokgate(*asked, "-k=startup or memory", "--collect-only", "-q", "-p", "no:cacheprovider")
+    assert "test_startup[baseline]" in done.stdout
+    assert "test_memory" not in done.stdout

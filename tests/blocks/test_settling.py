@@ -178,6 +178,7 @@ def test_options_that_mean_nothing_are_refused(setup: Setup, change: dict[str, o
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("fault", "kind"), [((), "PASS"), (("--engine-fault=slow:1.3",), "REGRESSION")])
 def test_the_gate_settles_on_the_emulator(tmp_path: Path, fault: tuple[str, ...], kind: str) -> None:
     where = (f"--results={tmp_path / 'r'}", f"--baselines={tmp_path / 'b'}")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bump_simulation import CONFIG, VERSIONS, ask_of
-from benchmarks.virtual_servers import Clock, maker
+from benchmarks.bump.simulation import CONFIG, VERSIONS, ask_of
+from benchmarks.bump.virtual_servers import Clock, maker
 from tokgate.bump.campaign import Campaign
 from tokgate.verdict import Verdict
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bump_simulation import VERSIONS, bisections, configuration, engine
-from benchmarks.virtual_servers import Clock, maker
+from benchmarks.bump.simulation import VERSIONS, bisections, configuration, engine
+from benchmarks.bump.virtual_servers import Clock, maker
 from tokgate.bump.bisection import Bisection, Result
 from tokgate.bump.candidates import EngineFiles, between, commits
 from tokgate.bump.steps import FAILURE, Prober, Sought, limit_of_steps
+from tokgate.cli import run
 from tokgate.config.engine import Engine
 from tokgate.errors import Hang, HostFault, UsageFault
 
@@ -269,14 +270,19 @@ def test_a_hang_on_the_emulator_releases_then_commits(
     assert "0.5.12 is the first bad one" in again.stdout
 
 
-def test_bad_input_is_told(tmp_path: Path) -> None:
-    for arguments, words in (
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
         ((), "needs --good and --bad"),
-        (("--resume=latest", f"--results={tmp_path}"), "no bisect 'latest'"),
+        (("--resume=latest", "--results=RESULTS"), "no bisect 'latest'"),
         (("--good=0.5.9", "--bad=0.5.12", "--engines=x.yaml"), "{version}"),
-        (("--good=0.5.9", "--bad=0.5.12", f"--engines={tmp_path}/{{version}}.yaml"), "0.5.9.yaml"),
-    ):
-        done = command(*arguments)
-        assert done.returncode == 2, done.stderr
-        assert words in done.stderr
-        assert "Traceback" not in done.stderr
+        (("--good=0.5.9", "--bad=0.5.12", "--engines=RESULTS/{version}.yaml"), "0.5.9.yaml"),
+        (("--good=0.5.12", "--bad=0.5.9", "--engines=RESULTS/{version}.yaml"), "not older"),
+    ],
+)
+def test_bad_input_is_told(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [argument.replace("RESULTS", str(tmp_path)) for argument in arguments]
+    assert run(["bisect", *asked]) == 2
+    assert words in capsys.readouterr().err

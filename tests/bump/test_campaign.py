@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bump_simulation import VERSIONS, bumps
+from benchmarks.bump.simulation import VERSIONS, bumps
 from tests.bump.conftest import speed_of
 from tokgate.bump.campaign import Campaign
 from tokgate.bump.verdicts import verdicts

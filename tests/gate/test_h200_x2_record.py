@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import tensor_parallel_gate as gates
-from benchmarks import tensor_parallel_table as table
-from benchmarks.tensor_parallel_exchange import waits
-from benchmarks.tensor_parallel_host import Host
-from benchmarks.tensor_parallel_parts import _hang, nccl_share
+from benchmarks.tensor_parallel import gate as gates
+from benchmarks.tensor_parallel import table
+from benchmarks.tensor_parallel.exchange import waits
+from benchmarks.tensor_parallel.host import Host
+from benchmarks.tensor_parallel.parts import _hang, nccl_share
 from tests.gate.runs import ROOT
 from tokgate.config.engine import emulated_engine
 from tokgate.config.gate import load_gate

@@ -34,7 +34,7 @@ def truth_binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("no C compiler: the truth server cannot be built")
     path = tmp_path_factory.mktemp("truth") / "truth_server"
-    source = ROOT / "benchmarks" / "truth_server.c"
+    source = ROOT / "benchmarks" / "client" / "truth_server.c"
     subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-o", path, source], check=True)
     return path
 

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -121,3 +127,27 @@ def test_failures_and_stalls_end_with_one(scripted, capsys) -> None:
 def test_an_address_that_is_none_is_a_usage_error(capsys) -> None:
     assert bench("no-such-host.invalid") == 2
     assert "does not resolve" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_measurement_that_is_told_to_stop_leaves_no_file(scripted, tmp_path, number) -> None:
+    server = scripted(lambda _: [HEAD, ...])
+    command = [sys.executable, "-m", "tokgate", "bench", server.url, "--route", "generate", "--quiet"]
+    process = subprocess.Popen(
+        [*command, "--warmup", "0"],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    until = time.monotonic() + 60
+    while not server.requests and time.monotonic() < until:
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()), "the control: there is something to leave"
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert output == f"tokgate bench: ended by {signal.Signals(number).name}\n"
+    assert process.returncode == 3
+    assert not list(tmp_path.iterdir())

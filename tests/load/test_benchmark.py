@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import client_peers
-from benchmarks.client import Bench, Row, cumulative, settled, table
-from benchmarks.client_truth import read_log
+from benchmarks.client import peers as client_peers
+from benchmarks.client.__main__ import Bench, cumulative
+from benchmarks.client.rows import Row, document, settled, table
+from benchmarks.client.truth import read_log
 from tokgate.errors import HostFault, LoadFault
 
 
@@ -64,3 +65,18 @@ def test_a_peer_that_fails_is_reported_with_its_words(tmp_path: Path) -> None:
 def test_an_empty_log_is_no_truth(truth) -> None:
     with truth() as url, pytest.raises(LoadFault, match="log is empty"):
         read_log(int(url.rpartition(":")[2]))
+
+
+def test_the_table_goes_into_the_page_and_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- client: begin -->\nold\n<!-- client: end -->\nafter\n")
+    monkeypatch.setattr("benchmarks.client.rows.PAGE", page)
+    rows = [Row("good", 0.1, "%", 0.5, "why"), Row("bad", 3.0, "x", 1.25), Row("peer", None, "us")]
+    for _ in range(2):
+        document(rows, "some host", "2026-11-29")
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
+    assert text.count("| good | 0.1 % | <= 0.5 % | why |") == 1
+    assert "| bad | 3 x | <= 1.25 x | MISSED |" in text and "| peer | not run |" in text

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.serving import main
-from benchmarks.serving_peer import by_their_definitions
-from benchmarks.serving_table import TOOLS, medians, one_round, table, valid, void_notes
+from benchmarks.serving.__main__ import main
+from benchmarks.serving.peer import by_their_definitions
+from benchmarks.serving.table import TOOLS, medians, one_round, table, valid, void_notes
 from tests.load.peers import ROOT
 from tests.load.test_metrics import recording, steady_stream
 from tokgate.load.client import Measurement
@@ -87,7 +87,7 @@ def test_it_measures_an_emulated_pair(tmp_path: Path, monkeypatch: pytest.Monkey
     """All of it but bench_serving itself, which needs SGLang: a stand-in speaks the driver's protocol."""
     driver = tmp_path / "driver.py"
     driver.write_text(FAKE)
-    monkeypatch.setattr("benchmarks.serving_peer.DRIVER", driver)
+    monkeypatch.setattr("benchmarks.serving.peer.DRIVER", driver)
     arguments = ["--engine", "emulated:steady", "--target", "emulated", "--draft", "emulated"]
     arguments += ["--out", str(tmp_path / "out"), "--budget-s", "120", "--concurrency", "2", "--rounds", "1"]
     code = main([*arguments, "--output-tokens", "16", "--requests-floor", "2"])

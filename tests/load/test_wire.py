@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.client_fuzz import Play
+from benchmarks.client.fuzz import Play
 from tests.load.peers import HEAD, chunk, event, stream
 from tokgate.load.events import Facts, digest
 from tokgate.load.record import Log, Record

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.dial_fleet import Fleet, OutOfTime
-from benchmarks.dial_questions import ask_for, expect, judge
+from benchmarks.dial.fleet import Fleet, OutOfTime
+from benchmarks.dial.questions import ask_for, expect, judge
 from tokgate.analysis.parity import Output
 from tokgate.config.engine import emulated_engine
 from tokgate.config.profiles import Profile

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 
 import pytest
 
 from tests.server.launches import Golden, Lateness, SpecMaker
 from tokgate.errors import Exited, Hang
-from tokgate.host import marker, ports
+from tokgate.host import marker, ports, proc
 from tokgate.server import probe
 from tokgate.server.launch import start
 from tokgate.server.running import Server
@@ -63,6 +65,28 @@ def test_a_death_is_noticed_at_once(emulated_spec: SpecMaker, golden: Golden, fa
             server.ensure_alive()
     assert marker.find(server.launch) == []
     golden(f"serving-{fault.split(':')[0]}", caught.value)
+
+
+def test_a_death_while_the_watch_begins_is_noticed(
+    emulated_spec: SpecMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alive when asked, dead when its descriptor was to be opened: there is none that could tell."""
+    told, in_time = threading.Event(), []
+    with start(emulated_spec()) as server:
+        descriptors = server._group.descriptors
+
+        def late() -> list[int]:
+            worker = next(p for p in server.processes() if "detokenizer" in proc.title(p))
+            proc.send(worker, signal.SIGKILL)
+            while proc.is_same(worker):
+                time.sleep(0.01)
+            return descriptors()
+
+        monkeypatch.setattr(server._group, "descriptors", late)
+        with pytest.raises(Exited, match="detokenizer"), server.watch("decode", on_death=told.set):
+            # Not asserted in here: the death takes the place of any exception of the body.
+            in_time.append(told.wait(15))
+    assert in_time == [True]
 
 
 def test_ignored_term_is_a_hang_in_teardown(fake_spec: SpecMaker, golden: Golden, lateness: Lateness) -> None:

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tensor_parallel import compile_engine
-from benchmarks.tensor_parallel_exchange import waits
-from benchmarks.tensor_parallel_host import Host, Seen
-from benchmarks.tensor_parallel_parts import nccl_share
+from benchmarks.tensor_parallel.exchange import waits
+from benchmarks.tensor_parallel.host import Host, Seen, compile_engine
+from benchmarks.tensor_parallel.parts import nccl_share
 from tokgate.config.engine import emulated_engine
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ BLOCKS_MIN_PASS = 2
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The numbers of the test, chosen by simulation (``python -m benchmarks.decision_choices``).
+    """The numbers of the test, chosen by simulation (``python -m benchmarks.decision.choices``).
 
     Attributes:
         steps, weights: alternatives to "no change", in limits, and their weights, which add up to 1.

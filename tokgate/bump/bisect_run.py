@@ -9,26 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from tokgate.analysis.values import Better
+from tokgate.bump.bisect_log import stage
 from tokgate.bump.bisection import Bisection, Result
-from tokgate.bump.candidates import EngineFiles, between, commits, released, subject_of
+from tokgate.bump.candidates import EngineFiles, between, commits, released
 from tokgate.bump.engines import engine_named, engine_of_commit
 from tokgate.bump.options import BumpOptions, Prepared, prepare
 from tokgate.bump.run import with_calibrations
 from tokgate.bump.search import steps_at_most
 from tokgate.bump.servers import benches
-from tokgate.bump.steps import FAILURE, Prober, Sought, Step
+from tokgate.bump.steps import FAILURE, Prober, Sought
 from tokgate.config.engine import Engine
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate.claim import claim
 from tokgate.gate.results import write_text
 from tokgate.load.sample import write_json
-from tokgate.report.bisect_markdown import Row, Stage, log
+from tokgate.report.bisect_markdown import Stage, log
 from tokgate.sglang.version import parse_version
 
 FILE = "bisect.json"
 PREFIX = "bisect-"
 Say = Callable[[str], None]
-SHORT_COMMIT = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def bisect(
         try:
             result = _stage("versions", versions, engine_of, prepared, sought, folder, minutes, say)
             results.append(result)
-            stages.append(_said("versions", result, options))
+            stages.append(stage("versions", result, None))
             found = result.found
             by_release = parse_version(versions[0]) is not None
             if found is not None and found.first_bad is not None and options.commits and by_release:
@@ -206,7 +206,7 @@ def bisect(
                 left = None if minutes is None else minutes - result.seconds / 60
                 inner = _stage("commits", listed, engine_of, prepared, sought, folder, left, say)
                 results.append(inner)
-                stages.append(_said("commits", inner, options))
+                stages.append(stage("commits", inner, Path(options.commits)))
         finally:
             again = "" if results and results[-1].found else _again(options, folder)
             write_text(
@@ -275,38 +275,3 @@ def _again(options: BisectOptions, folder: Path) -> str:
     if Path(options.bump.results) != Path("results"):
         words.append(f"--results {options.bump.results}")
     return " ".join(words)
-
-
-def answer(result: Result) -> str:
-    """What a stage found, one line."""
-    found = result.found
-    if found is None:
-        return result.stopped
-    if found.first_bad is not None:
-        return f"{found.first_bad} is the first bad one, {found.last_good} the last good one"
-    return (
-        f"one of {', '.join(found.suspects)} is the first bad one: {found.skipped} could not be judged; "
-        f"{found.last_good} is good"
-    )
-
-
-def _said(what: str, result: Result, options: BisectOptions) -> Stage:
-    text = answer(result)
-    first = result.found.first_bad if result.found else None
-    if what == "commits" and first is not None and options.commits:
-        text += f": {subject_of(Path(options.commits), first)}"
-    return Stage(what, [_short(v) for v in result.versions], text, [_row(step) for step in result.steps])
-
-
-def _row(step: Step) -> Row:
-    change = "-"
-    if step.change_percent is not None:
-        change = f"{step.change_percent:+.1f} %"
-        if step.interval_percent is not None:
-            change += f" ({step.interval_percent[0]:+.1f}..{step.interval_percent[1]:+.1f})"
-    return Row(_short(step.version), step.finding, change, step.blocks, step.seconds / 60, step.why)
-
-
-def _short(version: str) -> str:
-    is_commit = len(version) == 40 and all(c in "0123456789abcdef" for c in version)
-    return version[:SHORT_COMMIT] if is_commit else version

@@ -66,7 +66,8 @@ def bisect(
     Every step is the sequential test against the good end, which is measured again in the same blocks. Exit codes:
     0 found, 2 usage or configuration, 3 not found: the ends do not differ, or the budget is spent.
     """
-    from tokgate.bump.bisect_run import PREFIX, BisectOptions, answer, bisect, read_options, rehearse
+    from tokgate.bump.bisect_log import answer
+    from tokgate.bump.bisect_run import PREFIX, BisectOptions, bisect, read_options, rehearse
     from tokgate.bump.candidates import EngineFiles
     from tokgate.bump.options import BumpOptions, new_seed
     from tokgate.bump.run import find_folder, new_folder

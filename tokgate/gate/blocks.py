@@ -22,7 +22,6 @@ import datetime
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokgate.config.workloads import Workload
@@ -30,6 +29,7 @@ from tokgate.errors import TokgateError
 from tokgate.gate.bench import ArmFailed, Bench, CountedRuns, Launched
 from tokgate.gate.block_plan import Arm, BlockPlan
 from tokgate.gate.journal import Journal
+from tokgate.gate.measured_block import MeasuredArm, MeasuredBlock
 from tokgate.gate.runs import Measured
 from tokgate.gate.start import STARTUP
 
@@ -43,38 +43,6 @@ __all__ = [
     "MeasuredArm",
     "MeasuredBlock",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredArm:
-    """One arm of a block.
-
-    Attributes:
-        workloads: what was measured, by name of the workload; the start as ``startup``.
-        extras: see :meth:`Launched.extras`.
-    """
-
-    workloads: Mapping[str, Measured]
-    extras: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredBlock:
-    """One block.
-
-    Attributes:
-        number: from 0.
-        began_at: UTC, ISO 8601.
-        seconds: from the launch to the end of the last server.
-        orders: arms in the order of their runs, by workload.
-        arms: by name.
-    """
-
-    number: int
-    began_at: str
-    seconds: float
-    orders: Mapping[str, tuple[str, ...]]
-    arms: Mapping[str, MeasuredArm]
 
 
 class BlockRunner:

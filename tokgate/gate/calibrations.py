@@ -16,7 +16,7 @@ from tokgate.analysis.looks import History
 from tokgate.config.gate import Limit
 from tokgate.errors import ResultsUnwritable
 from tokgate.gate.block_plan import BlockPlan
-from tokgate.gate.blocks import MeasuredBlock
+from tokgate.gate.measured_block import MeasuredBlock
 from tokgate.gate.runs import Measured
 from tokgate.gate.start import STARTUP
 from tokgate.load.sample import Identity

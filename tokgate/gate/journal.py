@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokgate.errors import ResultsUnwritable, SampleFault, UsageFault
+from tokgate.gate.measured_block import MeasuredArm, MeasuredBlock
 from tokgate.gate.runs import Measured
 from tokgate.load.sample import Sample, read_samples, write_json
-
-if TYPE_CHECKING:
-    from tokgate.gate.blocks import MeasuredArm, MeasuredBlock
 
 SCHEMA = 1
 
@@ -102,8 +100,6 @@ class Journal:
         }
 
     def _block(self, data: Mapping[str, Any], path: Path) -> MeasuredBlock:
-        from tokgate.gate.blocks import MeasuredArm, MeasuredBlock
-
         if data.get("schema") != SCHEMA:
             raise SampleFault(f"{path}: block schema {data.get('schema')!r}, this tokgate reads {SCHEMA}")
         try:

@@ -27,7 +27,7 @@ class Timeline:
         t_s: when it arrived, seconds from the run's start.
         added: tokens that it brought by the server's counter; 0 where the server has no running counter.
         lag_s: user clock minus kernel stamp, NaN without a stamp.
-        merged: it came in one read with a later event, so its time is that event's.
+        merged: it came in one read, or joined by the kernel, with a later event, so its time is that event's.
     """
 
     owner: Ints
@@ -230,8 +230,10 @@ def _request(entry: dict[str, Any], part: _Part, start: int, start_ns: int) -> _
     bearing_counts = counts[bearing]
     added = np.diff(bearing_counts, prepend=0) if counted else np.zeros(len(t_s), np.int64)
     users = user_ns[bearing]
-    # Events of one read share its clock value; only the last of them is dated by it.
-    merged = np.append(users[1:] == users[:-1], False) if len(users) else np.zeros(0, np.bool_)
+    # Events of one read share its clock value; only the last of them is dated by it. What the kernel had joined
+    # before it was read in two shares the stamp.
+    shared = (users[1:] == users[:-1]) | (t_s[1:] == t_s[:-1])
+    merged = np.append(shared, False) if len(users) else np.zeros(0, np.bool_)
     fields = dict(entry["fields"])
     for name in ("accept_histogram", "output_ids"):
         if fields.get(name) is not None:

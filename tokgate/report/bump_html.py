@@ -7,12 +7,12 @@ import math
 from importlib import resources
 from typing import Any
 
-from tokgate.report.bump_record import HEADINGS, BumpReport, cells
+from tokgate.report.bump_record import HEADINGS, BumpReport, blocks_text, cells
 from tokgate.report.rows import counts
 from tokgate.verdict import Verdict
 
-POWER_SERIES = 400
-POWER_CHANGES = 13
+POWER_SERIES = 250
+POWER_CHANGES = 9
 
 
 def page(report: BumpReport) -> str:
@@ -33,7 +33,7 @@ def page(report: BumpReport) -> str:
         plots = [{"name": f"{v.subject} {v.evidence['metric']}", "svg": plot(v)} for v in report.speed()]
     return template.render(
         report=report,
-        counts=counts(report.verdicts),
+        counts=f"{counts(report.verdicts)}; {blocks_text(report)}",
         headings=HEADINGS,
         rows=[(verdict.outcome, cells(verdict)) for verdict in report.ordered()],
         loud=[verdict.text() for verdict in report.ordered()],

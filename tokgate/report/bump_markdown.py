@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tokgate.report.bump_record import HEADINGS, BumpReport, Difference, cells
+from tokgate.report.bump_record import HEADINGS, BumpReport, Difference, blocks_text, cells
 from tokgate.report.rows import counts
 from tokgate.verdict import Verdict
 
@@ -24,7 +24,7 @@ def comment(report: BumpReport) -> str:
     """The comment."""
     lines = [MARK, f"### tokgate: {report.verdict}: {report.title}", "", *_table(report), ""]
     lines.append(
-        f"**{counts(report.verdicts) or 'no verdict was reached'}**; {report.blocks} blocks, "
+        f"**{counts(report.verdicts) or 'no verdict was reached'}**; {blocks_text(report)}, "
         f"{report.gpu_minutes:.1f} GPU minutes, ended: {report.ended}"
     )
     lines += _messages(report)

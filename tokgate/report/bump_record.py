@@ -87,6 +87,11 @@ class BumpReport:
         return data
 
 
+def blocks_text(report: BumpReport) -> str:
+    """``1 block``, ``6 blocks``."""
+    return f"{report.blocks} block{'' if report.blocks == 1 else 's'}"
+
+
 def cells(verdict: Verdict) -> tuple[str, ...]:
     """One row: verdict, case, metric, old, new, change with interval, blocks, smallest detectable."""
     told = verdict.evidence

@@ -168,7 +168,8 @@ class Server:
         """Watch for the death of any worker while the body runs, at no cost: a thread waits on pidfds.
 
         Args:
-            on_death: called once from that thread at a death, so that a client can let go.
+            on_death: called from that thread at a death, so that a client can let go; at once, and perhaps
+                twice, when it comes while the watch begins.
 
         Raises:
             Exited: at the end of the body, when a process has died; it takes the place of the client's
@@ -186,6 +187,10 @@ class Server:
         thread = threading.Thread(target=wait, name="tokgate-watch", daemon=True)
         thread.start()
         try:
+            # One that died before its descriptor was opened has none.
+            self._group.members()
+            if on_death is not None and self._group.death() is not None:
+                on_death()
             yield
         except Exception:
             self._settle(phase)

@@ -1,0 +1,248 @@
+"""Tables and plots of the noise study."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.noise.features import (
+    GOOD_QUANTILE,
+    SLOW,
+    Run,
+    at_the_moment,
+    episodes,
+    read_runs,
+    spearman,
+)
+from tokgate.analysis.blocks import block
+
+CAUSES: tuple[tuple[str, str, Callable[[float, float], bool]], ...] = (
+    ("steal, % of CPU time wanted", "steal over 2 % of the CPU time wanted", lambda v, best: v > 2),
+    ("scheduler: wait for a CPU, % of time", "scheduler waited over 2 %", lambda v, best: v > 2),
+    ("canary: CPU ms of fixed work", "fixed work took 5 % more CPU time", lambda v, best: v > 1.05 * best),
+    ("scheduler: GHz", "CPU clock 3 % down", lambda v, best: v < 0.97 * best),
+    ("scheduler: instructions a cycle", "instructions a cycle 5 % down", lambda v, best: v < 0.95 * best),
+    ("client: lag p99, ms", "client lag over 1 ms", lambda v, best: v > 1),
+    ("GPU: SM MHz", "GPU clock 2 % down", lambda v, best: v < 0.98 * best),
+    ("GPU: looks with a throttle reason, %", "GPU throttled", lambda v, best: v > 10),
+)
+"""Fact, cause, and whether its value (against the median of the quick runs) names it."""
+
+
+def models(out: Path) -> dict[str, list[Run]]:
+    """Runs by model, of what a study wrote."""
+    paths = sorted(out.glob("runs-*.jsonl*"))
+    return {path.name.split(".")[0].removeprefix("runs-"): read_runs(path) for path in paths}
+
+
+def best(runs: Sequence[Run]) -> float:
+    """The speed that counts as undisturbed."""
+    return float(np.quantile([run.tok_s for run in runs], GOOD_QUANTILE))
+
+
+def split(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """Slow runs and the others."""
+    bound = (1 - SLOW) * best(runs)
+    return [r for r in runs if r.tok_s < bound], [r for r in runs if r.tok_s >= bound]
+
+
+def conditions(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """One row a condition."""
+    top = best(runs)
+    quick = float(np.quantile(np.concatenate([r.windows_ms for r in runs]), 0.1))
+    rows: list[tuple[str, ...]] = []
+    for name in dict.fromkeys(r.condition for r in sorted(runs, key=lambda r: r.condition)):
+        mine = [r for r in runs if r.condition == name]
+        speeds = np.array([r.tok_s for r in mine])
+        level = np.array([r.level_ms for r in mine])
+        rows.append(
+            (
+                name,
+                str(len(mine)),
+                f"{speeds.mean():.0f}",
+                f"{100 * speeds.std(ddof=1) / speeds.mean():.1f}" if len(mine) > 1 else "",
+                f"{100 * (1 - speeds.min() / top):.0f}",
+                f"{level.min():.2f}..{level.max():.2f}",
+                f"{100 * np.mean([r.lost for r in mine]):.1f}",
+                f"{100 * np.mean(np.concatenate([r.windows_ms for r in mine]) > 1.15 * quick):.0f}",
+            )
+        )
+    return rows
+
+
+CONDITION_HEAD = (
+    "condition",
+    "runs",
+    "tok/s",
+    "sd %",
+    "worst, % below best",
+    "median step ms",
+    "in stalls %",
+    "slow windows %",
+)
+
+
+def correlations(runs: Sequence[Run]) -> list[tuple[str, int, float, float, float]]:
+    """Fact, runs, rank correlation with tok/s, medians of quick and of slow runs; strongest first."""
+    slow, quick = split(runs)
+    rows = []
+    for name in dict.fromkeys(fact for run in runs for fact in run.facts):
+        have = [run for run in runs if name in run.facts]
+        rho = spearman([r.tok_s for r in have], [r.facts[name] for r in have]) if len(have) > 4 else None
+        if rho is not None:
+            rows.append((name, len(have), rho, _middle(quick, name), _middle(slow, name)))
+    return sorted(rows, key=lambda row: -abs(row[2]))
+
+
+def orders(runs: Sequence[Run]) -> list[tuple[str, float]]:
+    """Root mean square of an A/A block difference, %, made of eight runs in a row, by how arms share them."""
+    speeds = [run.tok_s for run in sorted(runs, key=lambda r: r.number)]
+    found = []
+    for order in ("AAAABBBB", "ABABABAB", "ABBABAAB"):
+        differences = []
+        for start in range(len(speeds) - len(order) + 1):
+            sides: dict[str, list[float]] = {"A": [], "B": []}
+            for name, speed in zip(order, speeds[start:], strict=False):
+                sides[name].append(speed)
+            differences.append(block(sides["A"], sides["B"], "higher").difference)
+        found.append((order, 100 * float(np.sqrt(np.mean(np.square(differences))))))
+    return found
+
+
+def _middle(runs: Sequence[Run], fact: str) -> float:
+    values = [run.facts[fact] for run in runs if fact in run.facts]
+    return float(np.median(values)) if values else float("nan")
+
+
+def causes(runs: Sequence[Run]) -> tuple[list[tuple[str, int, int]], int, int, int]:
+    """Cause, slow runs and quick runs that have it; slow runs with any cause, slow runs, quick runs with any."""
+    slow, quick = split(runs)
+    rows = []
+    named: dict[str, set[int]] = {"slow": set(), "quick": set()}
+    for fact, words, test in CAUSES:
+        known = [r.facts[fact] for r in quick if fact in r.facts]
+        if not known:
+            continue
+        middle = float(np.median(known))
+        hits = {
+            group: {r.number for r in members if fact in r.facts and test(r.facts[fact], middle)}
+            for group, members in (("slow", slow), ("quick", quick))
+        }
+        rows.append((words, len(hits["slow"]), len(hits["quick"])))
+        for group, numbers in hits.items():
+            named[group] |= numbers
+    return rows, len(named["slow"]), len(slow), len(named["quick"])
+
+
+def table(out: Path) -> str:
+    """At most 25 lines, for the end of a study."""
+    lines = []
+    for name, runs in models(out).items():
+        if not runs:
+            continue
+        lines.append(
+            f"{name}: {len(runs)} runs, best {best(runs):.0f} tok/s; {' | '.join(CONDITION_HEAD[1:])}"
+        )
+        lines += [f"  {row[0]:<15} {' | '.join(row[1:])}" for row in conditions(runs)]
+        telling = [row for row in correlations(runs) if "follows the speed" not in row[0]]
+        found = [f"{row[0]} {row[2]:+.2f}" for row in telling[:4]]
+        lines.append(f"  tok/s goes with: {'; '.join(found)}")
+        moment = at_the_moment(runs, "canary_cpu_ms")
+        _, named, slow, quick = causes(runs)
+        told = "not known" if moment is None else f"{moment:+.2f}"
+        lines.append(
+            f"  slow runs: {slow}, cause named {named} (and of {quick} quick ones); canary at the moment: {told}"
+        )
+    return "\n".join(lines[:25])
+
+
+def write(out: Path, docs: Path) -> None:
+    """Fill the marked part of docs/explanation/noise.md and draw its plot."""
+    told = json.loads((out / "study.json").read_text(encoding="utf-8"))["models"]
+    text = "\n".join(_markdown(name, runs, told.get(name, {})) for name, runs in models(out).items() if runs)
+    page = docs / "noise.md"
+    begin, end = "<!-- benchmarks.noise: begin -->", "<!-- benchmarks.noise: end -->"
+    old = page.read_text(encoding="utf-8")
+    head, tail = old.split(begin)[0], old.split(end)[1]
+    page.write_text(f"{head}{begin}\n{text.strip()}\n{end}{tail}", encoding="utf-8")
+    _plot(models(out), docs / "noise.png")
+    print(table(out))
+
+
+def _markdown(name: str, runs: Sequence[Run], told: dict[str, Any]) -> str:
+    lines = [
+        f"### {name}: {len(runs)} runs of one launch",
+        "",
+        _row(CONDITION_HEAD),
+        _row(["---"] * len(CONDITION_HEAD)),
+    ]
+    lines += [_row(row) for row in conditions(runs)]
+    lines += [
+        "",
+        "| measured beside the run | runs | rank correlation with tok/s | median, quick runs | median, slow runs |",
+    ]
+    lines.append("|---|---|---|---|---|")
+    lines += [
+        f"| {n} | {count} | {rho:+.2f} | {q:.4g} | {s:.4g} |" for n, count, rho, q, s in correlations(runs)
+    ]
+    slow_times, share = episodes(runs)
+    lines += ["", f"Slow episodes, in time, whatever was measured: {100 * share:.0f} % of all windows."]
+    if slow_times:
+        lines += ["", "| seconds | step, x undisturbed | runs | conditions |", "|---|---|---|---|"]
+        lines += [
+            f"| {e.seconds:.1f} | {e.factor:.2f} | {e.runs} | {', '.join(e.conditions)} |" for e in slow_times
+        ]
+    if len(runs) >= 8:
+        told_orders = ", ".join(f"{order} {value:.1f} %" for order, value in orders(runs))
+        lines += [
+            "",
+            f"Scatter of an A/A block made of eight of these runs in a row, by order: {told_orders}.",
+        ]
+    absent = [
+        f"{what}: {why}" for key in ("left_out", "perf_refused") for what, why in told.get(key, {}).items()
+    ]
+    if absent:
+        lines += ["", f"Not measured: {'; '.join(absent)}."]
+    rows, named, slow, quick = causes(runs)
+    lines += ["", "| cause | slow runs that have it | quick runs that have it |", "|---|---|---|"]
+    lines += [f"| {words} | {a} | {b} |" for words, a, b in rows]
+    lines += [f"| any | {named} of {slow} | {quick} of {len(runs) - slow} |", ""]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _plot(found: dict[str, list[Run]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(len(found), 3, figsize=(13, 3.6 * len(found)), squeeze=False)
+    for row, (name, runs) in zip(axes, found.items(), strict=True):
+        top = best(runs)
+        for condition in dict.fromkeys(r.condition for r in runs):
+            mine = [r for r in runs if r.condition == condition]
+            row[0].plot([r.number for r in mine], [r.tok_s / top for r in mine], "o", ms=4, label=condition)
+        row[0].set(title=f"{name}: speed of each run, best = 1", xlabel="run")
+        row[0].legend(fontsize=6)
+        start = min(float(r.windows_t_s[0]) for r in runs)
+        for number, condition in enumerate(dict.fromkeys(r.condition for r in runs)):
+            mine = [r for r in runs if r.condition == condition]
+            t = np.concatenate([r.windows_t_s for r in mine]) - start
+            row[1].plot(t, np.concatenate([r.windows_ms for r in mine]), ".", ms=3, color=f"C{number}")
+        row[1].set(title="median step of 64 in a row, ms", xlabel="s since the first run")
+        telling = [c for c in correlations(runs) if "follows the speed" not in c[0]]
+        for fact, *_ in telling[:1]:
+            have = [r for r in runs if fact in r.facts]
+            row[2].plot([r.facts[fact] for r in have], [r.tok_s / top for r in have], "o", ms=4)
+            row[2].set(title="speed against what goes with it most", xlabel=fact)
+    figure.tight_layout()
+    figure.savefig(path, dpi=90)
+    plt.close(figure)

@@ -1,0 +1,58 @@
+"""The trials that are made on a GPU, on the emulated engine: they end by themselves, in time, and leave nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tokgate.host import proc
+
+ROOT = Path(__file__).parents[2]
+
+
+def trials(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.supervision.trials",
+            "--engine=emulated",
+            f"--out={out}",
+            *options,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def left(out: Path) -> list[proc.Process]:
+    return [p for p in proc.table().values() if p.alive and str(out) in (proc.command_line(p.pid) or "")]
+
+
+@pytest.mark.slow
+def test_trials_end_as_they_must_and_what_may_be_published_names_no_path(tmp_path: Path) -> None:
+    done = trials(tmp_path, "--only=suspend-in-load,abort-in-capture,two-gates", "--floor=2", "--at-once=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = json.loads((tmp_path / "suspend-in-load" / "row.json").read_text())
+    assert row["got"] == "HANG" and row["stacks"] == row["processes"] == 3 and row["evidence_s"] < 10
+    published = [path for path in (tmp_path / "assets").rglob("*.txt")]
+    assert {path.parent.name for path in published} == {"suspend-in-load", "abort-in-capture", "two-gates"}
+    for path in published:
+        assert str(tmp_path) not in path.read_text() and str(ROOT) not in path.read_text()
+    assert (tmp_path / "assets.tar.gz").is_file() and not left(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_budget_that_is_too_short_is_kept_and_said(tmp_path: Path) -> None:
+    done = trials(tmp_path, "--only=suspend-in-load,control", "--floor=600", "--at-once=1", "--budget-s=35")
+    assert done.returncode == 1
+    assert "left out: suspend-in-load: not done when the budget ended" in done.stdout, done.stdout
+    assert "left out: control: no time was left to begin it" in done.stdout
+    assert not left(tmp_path)
