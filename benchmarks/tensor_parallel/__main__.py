@@ -7,9 +7,8 @@ First three servers start beside each other, none of them timed: one is looked a
 environment and versions that each rank has, a trace); of the second a rank is suspended for a while before its
 captures, then for good in decode; of the third for good in a capture. Then the gate measures the
 profiles ``tp2-*``, as many and as often as there is time for, with gates of one GPU beside it that must be refused
-or wait. Everything is
-written as soon as it is seen. Exit code 0 only when all that was asked was seen; what there was no time for, or
-cannot be on this host, is said and is not a success.
+or wait. Everything is written as soon as it is seen. Exit code 0 only when all that was asked was seen; what there
+was no time for, or cannot be on this host, is said and is not a success.
 """
 
 from __future__ import annotations
