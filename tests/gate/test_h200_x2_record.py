@@ -16,6 +16,7 @@ from benchmarks.tensor_parallel.exchange import waits
 from benchmarks.tensor_parallel.host import Host
 from benchmarks.tensor_parallel.parts import _hang, nccl_share
 from tests.gate.runs import ROOT
+from tokgate.cli import run as cli
 from tokgate.config.engine import emulated_engine
 from tokgate.config.gate import load_gate
 from tokgate.config.workloads import Workload, load_workloads
@@ -133,6 +134,14 @@ def test_the_late_rank_is_named_and_the_one_that_waited_is_not() -> None:
     took = {c.rank: c.seconds for c in slow if c.kind == "target-verify"}
     assert took["TP0"] == 16.8 and took["TP1"] == 8.67
     assert not any(line.startswith("TP0 took") and " s for" in line for line in odd)
+
+
+def test_the_stored_log_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "slow-rank.log"
+    log.write_bytes(gzip.decompress((ASSETS / "logs" / "slow-rank.log.gz").read_bytes()))
+    assert cli(["explain", str(log)]) == 0
+    odd = [line.strip() for line in capsys.readouterr().out.splitlines() if "odd rank" in line]
+    assert odd == ["odd rank   TP1 target-verify: began 8 s after the others, which waited for it"]
 
 
 def test_healthy_ranks_begin_together_far_below_what_is_late() -> None:
