@@ -140,14 +140,19 @@ def test_a_measurement_that_is_told_to_stop_leaves_no_file(scripted, tmp_path, n
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        # A background job may have SIGINT ignored, and one under nohup SIGHUP.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
-    until = time.monotonic() + 60
-    while not server.requests and time.monotonic() < until:
-        time.sleep(0.05)
-    assert list(tmp_path.iterdir()), "the control: there is something to leave"
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    try:
+        until = time.monotonic() + 60
+        while not server.requests and time.monotonic() < until:
+            time.sleep(0.05)
+        assert list(tmp_path.iterdir()), "the control: there is something to leave"
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
     assert output == f"tokgate bench: ended by {signal.Signals(number).name}\n"
     assert process.returncode == 3
     assert not list(tmp_path.iterdir())

@@ -18,6 +18,7 @@ from tokgate.server.ledger import GpuLedger, given_back_mib
 
 # GPU memory counts as given back when this little more than before the launch is in use.
 GPU_SLACK_MIB = 64
+_AFTER_ROOT_S = 1.0
 _AFTER_WORKERS_S = 1.0
 _RELEASE_S = 10.0
 
@@ -81,6 +82,8 @@ def tear_down(
         ended = _terminate(group, grace_s)
         if not ended and on_hang is not None:
             hang = on_hang(group.members(), time.monotonic() - began)
+    if ended:
+        _wait_for_workers(group)
     own = {process.pid for process in group.members()} if not ended else {group.pid}
     _signal_group(group, signal.SIGKILL)
     group.close()
@@ -124,6 +127,13 @@ def _terminate(group: ProcessGroup, grace_s: float) -> bool:
             return True
         group.wait(0.02)
     return True
+
+
+def _wait_for_workers(group: ProcessGroup) -> None:
+    """Workers that were told to end, or killed with their parent, take a moment to be gone: no survivors yet."""
+    until = time.monotonic() + _AFTER_ROOT_S
+    while any(process.pid != group.pid for process in group.members()) and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def _signal_group(group: ProcessGroup, number: signal.Signals) -> None:
