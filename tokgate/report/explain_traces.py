@@ -68,9 +68,12 @@ def explain_trace(
         effective_ms: of a cycle as measured without the profiler, whose rest is named.
 
     Raises:
-        UsageFault: unreadable, or no trace.
+        UsageFault: unreadable, no trace, or one without a single event.
     """
     timeline = read_timeline(path, label)
+    if not timeline.events:
+        cut = ": the file is cut off before the first one" if timeline.truncated else ""
+        raise UsageFault(f"{path}: the trace holds no events{cut}")
     facts = _facts(timeline)
     try:
         found = cycles(timeline)
