@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.bump.virtual_servers import START_S, Clock, maker
-from benchmarks.decision.report import write as write_between_markers
+from benchmarks.page import put
 from tokgate.bump.bisection import Bisection, Result
 from tokgate.bump.campaign import Campaign
 from tokgate.bump.question import BumpAsk
@@ -210,7 +210,7 @@ def main() -> None:
     text = page(found, told)
     print(text)
     if asked.write:
-        write_between_markers(DOCUMENT, text, BEGIN, END)
+        put(DOCUMENT, BEGIN, END, text)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.page import put
+
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "client.md"
 BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
 
@@ -64,6 +66,4 @@ def document(rows: Sequence[Row], facts: str, today: str) -> None:
         bound = "" if row.limit is None else f"<= {row.limit:g} {row.unit}"
         missed = "MISSED; " if row.missed else ""
         lines.append(f"| {row.name} | {value} | {bound} | {(missed + row.note).rstrip('; ')} |")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(before + "\n".join([BEGIN, *lines, END]) + after, encoding="utf-8")
+    put(PAGE, BEGIN, END, "\n".join(lines))

@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks.decision import rules
 from benchmarks.decision.model import Scenario, batches, scenarios
 from benchmarks.decision.report import OURS, Cell, page, targets
+from benchmarks.page import put
 from tokgate.analysis.looks import Plan
 from tokgate.analysis.stored import judge_stored
 
@@ -153,11 +154,11 @@ def main() -> int:
     print(text)
     if options.write or not options.quick:
         from benchmarks.decision.plots import draw
-        from benchmarks.decision.report import write
+        from benchmarks.decision.report import BEGIN, END
 
         changes, found = curves(size)
         draw(changes, found, DOCS)
-        write(DOCS / "decision.md", text)
+        put(DOCS / "decision.md", BEGIN, END, text)
     print(f"{time.monotonic() - begin:.0f} s")
     return 0 if all(row.met for row in targets(results, SUITE_ALPHA, VERDICTS)) else 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy.special import betaincinv
@@ -208,17 +207,3 @@ def _percent(cell: Cell) -> str:
     if cell.alarms:
         return f"{100 * cell.rate:.3g} %"
     return f"0 (< {100 * cell.rate_at_most:.2g} %)"
-
-
-def write(path: Path, text: str, begin_mark: str = BEGIN, end_mark: str = END) -> None:
-    """Put the tables between the page's markers.
-
-    Raises:
-        ValueError: the page has no markers.
-    """
-    old = path.read_text(encoding="utf-8")
-    head, begin, rest = old.partition(begin_mark)
-    _, end, tail = rest.partition(end_mark)
-    if not begin or not end:
-        raise ValueError(f"{path} lacks the markers {begin_mark} and {end_mark}")
-    path.write_text(f"{head}{begin_mark}\n{text}\n{end_mark}{tail}", encoding="utf-8")

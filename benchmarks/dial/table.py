@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.page import put
+
 RESULTS = Path(__file__).parent / "results"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "synthetic_pair.md"
 BEGIN, END = "<!-- dial: begin -->", "<!-- dial: end -->"
@@ -85,11 +87,7 @@ def main() -> int:
     text = table({version: read(files[version]) for version in sorted(files, reverse=True)})
     print(text)
     if options.write:
-        before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-        _, found, after = rest.partition(END)
-        if not found:
-            raise SystemExit(f"{DOCUMENT} lacks the marks {BEGIN} and {END}")
-        DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+        put(DOCUMENT, BEGIN, END, text)
     return 0
 
 

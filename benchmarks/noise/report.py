@@ -18,6 +18,7 @@ from benchmarks.noise.features import (
     read_runs,
     spearman,
 )
+from benchmarks.page import put
 from tokgate.analysis.blocks import block
 
 CAUSES: tuple[tuple[str, str, Callable[[float, float], bool]], ...] = (
@@ -164,11 +165,8 @@ def write(out: Path, docs: Path) -> None:
     """Fill the marked part of docs/explanation/noise.md and draw its plot."""
     told = json.loads((out / "study.json").read_text(encoding="utf-8"))["models"]
     text = "\n".join(_markdown(name, runs, told.get(name, {})) for name, runs in models(out).items() if runs)
-    page = docs / "noise.md"
     begin, end = "<!-- benchmarks.noise: begin -->", "<!-- benchmarks.noise: end -->"
-    old = page.read_text(encoding="utf-8")
-    head, tail = old.split(begin)[0], old.split(end)[1]
-    page.write_text(f"{head}{begin}\n{text.strip()}\n{end}{tail}", encoding="utf-8")
+    put(docs / "noise.md", begin, end, text.strip())
     _plot(models(out), docs / "noise.png")
     print(table(out))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.noise.features import spearman
+from benchmarks.page import put
 from tokgate.load.sample import Sample, read_samples
 
 FACTS: dict[str, Callable[[Sample], float | None]] = {
@@ -90,7 +91,6 @@ def _ends(values: Sequence[float], form: str) -> str:
 def write(folder: Path, page: Path) -> None:
     """Fill the marked part of the page."""
     begin, end = "<!-- benchmarks.noise stored: begin -->", "<!-- benchmarks.noise stored: end -->"
-    old = page.read_text(encoding="utf-8")
     text = "\n".join(table(folder))
-    page.write_text(f"{old.split(begin)[0]}{begin}\n{text}\n{end}{old.split(end)[1]}", encoding="utf-8")
+    put(page, begin, end, text)
     print(text)

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.dial.fleet import Fleet
+from benchmarks.page import put
 from tokgate.analysis.parity_case import Case, CaseRequest
 from tokgate.config.engine import Engine, resolve_engine
 from tokgate.config.profiles import Profile, Speculation
@@ -242,11 +243,7 @@ def main() -> int:
     text = table(seen)
     print(text)
     if options.write:
-        before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-        _, found, after = rest.partition(END)
-        if not found:
-            raise SystemExit(f"{DOCUMENT} lacks the marks {BEGIN} and {END}")
-        DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+        put(DOCUMENT, BEGIN, END, text)
     return 0
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.page import put
 from tokgate.models.checkup import prompt_of
 from tokgate.models.forward import Model, load_model, target_pass
 from tokgate.models.maker import make
@@ -82,11 +83,7 @@ def main() -> int:
     text = "\n".join(lines)
     print(text)
     if options.write:
-        before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-        _, found, after = rest.partition(END)
-        if not found:
-            raise SystemExit(f"{DOCUMENT} lacks the marks {BEGIN} and {END}")
-        DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+        put(DOCUMENT, BEGIN, END, text)
     return 0
 
 

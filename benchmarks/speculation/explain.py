@@ -21,6 +21,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.page import put
 from tokgate.trace.events import EventStream
 
 ROOT = Path(__file__).parents[2]
@@ -124,9 +125,7 @@ def main() -> int:
         text = table(rows(Path(folder)))
     print(text)
     if given.write:
-        document = DOCUMENT.read_text(encoding="utf-8")
-        head, rest = document.split(BEGIN)
-        DOCUMENT.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+        put(DOCUMENT, BEGIN, END, text)
     return 0
 
 

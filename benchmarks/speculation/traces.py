@@ -12,6 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks.page import put
 from tokgate.analysis.roofline import roofline
 from tokgate.models.dial import Dial
 from tokgate.models.maker import tensors_of
@@ -86,8 +87,7 @@ def main() -> int:
     text = table()
     print(text)
     if given.write:
-        head, rest = DOCUMENT.read_text(encoding="utf-8").split(BEGIN)
-        DOCUMENT.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+        put(DOCUMENT, BEGIN, END, text)
     return 0
 
 

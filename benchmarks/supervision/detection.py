@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.page import put
 from benchmarks.supervision.launchers import DOCUMENT
 from tokgate.config.engine import emulated_engine
 from tokgate.config.gate import PhaseFloors
@@ -229,11 +230,7 @@ def tables(found: dict[str, list[Seen]], pairs: list[tuple[float, float]], floor
 
 def write(text: str) -> None:
     """Replace what stands between the marks of the document."""
-    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        raise SystemExit(f"{DOCUMENT} lacks the marks {BEGIN} and {END}")
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    put(DOCUMENT, BEGIN, END, text)
 
 
 def main() -> int:

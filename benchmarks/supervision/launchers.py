@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.page import put
 from tokgate.config.engine import Engine, resolve_engine
 from tokgate.host import gpu, ports, proc
 
@@ -170,11 +171,7 @@ def table(rows: list[Row], head: str) -> str:
 
 def write(text: str) -> None:
     """Replace what stands between the marks of the document."""
-    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        raise SystemExit(f"{DOCUMENT} lacks the marks {BEGIN} and {END}")
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    put(DOCUMENT, BEGIN, END, text)
 
 
 def main() -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.page import put
 from benchmarks.tensor_parallel.exchange import LONG_US, exchanges, waits
 from tokgate.load.sample import read_samples
 
@@ -156,11 +157,7 @@ def _said(text: str) -> str:
 
 def write(text: str) -> None:
     """Replace what stands between the marks of the page."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        raise SystemExit(f"{PAGE} lacks the marks {BEGIN} and {END}")
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    put(PAGE, BEGIN, END, text)
 
 
 def main() -> None:

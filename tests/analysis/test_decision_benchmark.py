@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.decision.model import Scenario, batches, scenarios, trimmed
-from benchmarks.decision.report import BEGIN, END, Cell, any_of, write
+from benchmarks.decision.report import BEGIN, END, Cell, any_of
 from benchmarks.decision.rules import (
     Ends,
     best_of,
@@ -18,6 +18,7 @@ from benchmarks.decision.rules import (
     threshold,
     welch,
 )
+from benchmarks.page import put
 from tokgate.analysis.blocks import arm
 from tokgate.analysis.looks import NU0_MAX, walk
 from tokgate.analysis.sequential import History, Plan, judge
@@ -106,8 +107,8 @@ def test_cells_count():
 def test_tables_go_between_the_markers(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
-    write(page, "new")
+    put(page, BEGIN, END, "new")
     assert page.read_text(encoding="utf-8") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
     page.write_text("no markers", encoding="utf-8")
-    with pytest.raises(ValueError, match="lacks the markers"):
-        write(page, "new")
+    with pytest.raises(SystemExit, match="lacks the marks"):
+        put(page, BEGIN, END, "new")
