@@ -141,7 +141,7 @@ def prepare(options: BumpOptions, engines: tuple[Engine, Engine], *, wait_gpu_s:
         new=new,
         profiles=tuple(profiles),
         workloads=tuple(setup.workloads.values()),
-        metrics=metrics_asked(setup.gate, options.metrics),
+        metrics=metrics_asked(setup.gate, options.metrics, old.kind),
         gate=setup.gate,
         seed=options.seed,
         pairing=options.pairing,
