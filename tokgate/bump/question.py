@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from tokgate.analysis.looks import History, Plan
+from tokgate.config.document import nearest
 from tokgate.config.engine import Engine, EngineKind
 from tokgate.config.gate import GateFile, Limit
 from tokgate.config.profiles import Profile
@@ -22,6 +24,30 @@ STARTUP_METRIC = "startup_s"
 ACCEPT_LENGTH = "accept_length"
 EXACT = frozenset({ACCEPT_LENGTH})
 """Metrics that are counted, not tested over blocks."""
+
+MEASURED = frozenset(
+    {
+        *(
+            f"{name}_p{share}"
+            for name in ("ttft_s", "e2e_s", "queue_s", "step_ms", "tpot_ms")
+            for share in (50, 99)
+        ),
+        "request_per_s",
+        "output_tok_s",
+        "output_tok_s_steady",
+        "decode_tok_s",
+        "peak_tok_s",
+        "goodput_request_per_s",
+        "goodput_share",
+        "tokens_per_step",
+        "step_ms_mean",
+        "tpot_ms",
+        "accept_length",
+        "cycle_ms",
+        "cached_share",
+    }
+)
+"""What the client measures of a run (:func:`tokgate.load.metrics.metrics`)."""
 
 PHASES = frozenset({"spawn", "imports", "weights", "kv_cache", "setup", "warmup", "first_token"})
 OF_READY = frozenset({"gpu_memory_mib", "graphs_gb", "kv_cache_tokens"})
@@ -120,10 +146,25 @@ def metrics_asked(gate: GateFile, names: Sequence[str], kind: EngineKind) -> tup
     return tuple(names or known)
 
 
+def check_names(gate: GateFile, path: Path) -> None:
+    """Refuse a gated metric that is a known one misspelled: it would be absent from every run.
+
+    Raises:
+        UsageFault: names the metric and the one that was meant.
+    """
+    for name in gate.metrics:
+        if name in MEASURED or _of_start(name) or name.startswith("accept_share_pos"):
+            continue
+        hint = nearest(
+            name, sorted({*MEASURED, *OF_READY, STARTUP_METRIC, *(f"{phase}_s" for phase in PHASES)})
+        )
+        raise UsageFault(f"{path}: metrics.{name}: no such metric; {hint}")
+
+
 def _of_start(metric: str) -> bool:
     """Whether a launch tells it before its first workload: time of a phase, memory when ready."""
     return (
         metric in {STARTUP_METRIC, *OF_READY}
-        or metric.removesuffix("_s") in PHASES
+        or metric.removeprefix("draft_").removesuffix("_s") in PHASES
         or metric.startswith("capture:")
     )
