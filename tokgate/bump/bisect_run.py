@@ -11,7 +11,7 @@ from typing import Any
 from tokgate.analysis.values import Better
 from tokgate.bump.bisect_log import stage
 from tokgate.bump.bisection import Bisection, Result
-from tokgate.bump.candidates import EngineFiles, between, commits, released
+from tokgate.bump.candidates import EngineFiles, between, check_releases, commits, named, released
 from tokgate.bump.engines import engine_named, engine_of_commit
 from tokgate.bump.options import BumpOptions, Prepared, prepare
 from tokgate.bump.run import with_calibrations
@@ -93,7 +93,10 @@ def candidates(options: BisectOptions) -> list[str]:
                 "--good and --bad are versions; for commits give the clone: --commits REPOSITORY"
             )
         return commits(Path(options.commits), options.good, options.bad)
-    known: Sequence[str] = options.versions
+    if options.commits is not None:
+        # Searched later, between the releases found: hours of measuring must not end at a wrong path.
+        check_releases(Path(options.commits))
+    known: Sequence[str] = named(options.versions)
     if not known:
         known = EngineFiles(options.engines).versions() if options.engines else released()
     return between(options.good, options.bad, known)

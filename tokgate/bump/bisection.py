@@ -115,7 +115,7 @@ class Bisection:
 
     def _judge(self, version: str, limit: float) -> Step:
         step = self._known.get(version)
-        if step is None:
+        if step is None or self._may_go_on(step):
             step = self._prober.probe(version, limit)
             self._known[version] = step
             self._write()
@@ -124,6 +124,11 @@ class Bisection:
             f"{step.finding:<4} {version}: {step.why} ({step.blocks} blocks, {step.seconds / 60:.1f} GPU minutes)"
         )
         return step
+
+    def _may_go_on(self, step: Step) -> bool:
+        """Whether a step was undecided after all its blocks and more are allowed now."""
+        undecided = step.finding == "skip" and step.change_percent is not None
+        return undecided and step.blocks < self._sought.blocks_max
 
     def _result(self, limit: float, found: Found | None, stopped: str) -> Result:
         return Result(self._versions, tuple(self._asked), limit, found, stopped)

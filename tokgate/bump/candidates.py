@@ -38,6 +38,15 @@ def between(good: str, bad: str, known: Sequence[str]) -> list[str]:
     return [good, *(version.text for version in sorted(set(inside))), bad]
 
 
+def named(versions: Sequence[str]) -> list[str]:
+    """Versions that a user named.
+
+    Raises:
+        UsageFault: one is no version.
+    """
+    return [_version(text).text for text in versions]
+
+
 def released() -> list[str]:
     """Every release of SGLang that the package index of this interpreter's pip lists.
 
@@ -119,14 +128,40 @@ def commits(repository: Path, good: str, bad: str) -> list[str]:
     return [ends[0], *found]
 
 
+def check_clone(repository: Path) -> None:
+    """Check that a folder is a git clone.
+
+    Raises:
+        UsageFault: it is not.
+    """
+    if not repository.is_dir():
+        raise UsageFault(f"--commits {repository}: no such folder")
+    if _git(repository, "rev-parse", "--git-dir") is None:
+        raise UsageFault(f"--commits {repository} is no git clone")
+
+
+def check_releases(repository: Path) -> None:
+    """Check that a folder is a clone in which commits between releases of SGLang can be looked up.
+
+    Raises:
+        UsageFault: no git clone, or one without the tags of releases.
+    """
+    check_clone(repository)
+    tags = (_git(repository, "tag", "--list", "v*") or "").split()
+    if not any(parse_version(tag.removeprefix("v")) for tag in tags):
+        raise UsageFault(
+            f"--commits {repository} has no tag of a release of SGLang, as v0.5.15",
+            ["git fetch --tags there"],
+        )
+
+
 def commit_of(repository: Path, name: str) -> str:
     """The commit of a tag, a version or an abbreviated hash.
 
     Raises:
         UsageFault: no clone, or no such commit in it.
     """
-    if _git(repository, "rev-parse", "--git-dir") is None:
-        raise UsageFault(f"--commits {repository} is no git clone")
+    check_clone(repository)
     for candidate in (f"v{name}", name):
         found = _git(repository, "rev-parse", "--verify", "--quiet", f"{candidate}^{{commit}}")
         if found:

@@ -9,6 +9,7 @@ from tokgate import environments
 from tokgate.config.engine import Engine, load_engine, resolve_engine
 from tokgate.environments import engine as engine_environment
 from tokgate.environments.wanted import parse
+from tokgate.errors import ConfigFault, UsageFault
 from tokgate.sglang.version import parse_version
 
 Say = Callable[[str], None]
@@ -61,7 +62,15 @@ def _known(text: str) -> Engine | None:
         UsageFault: not a version, and nothing of that name is there.
     """
     if parse_version(text) is None or Path(text).is_file():
-        return resolve_engine(text, environments.root())
+        try:
+            return resolve_engine(text, environments.root())
+        except ConfigFault:
+            raise
+        except UsageFault as fault:
+            raise UsageFault(
+                f"'{text}' is neither a version of SGLang nor an engine file or name: {fault.headline}",
+                fault.details,
+            ) from fault
     found = sorted(
         (engine for engine in _made(environments.root()) if engine.version == text),
         key=lambda engine: (("gpu", "cpu", "emulated").index(engine.kind), engine.name),

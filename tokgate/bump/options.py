@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tokgate.bump.question import BumpAsk, Histories, Pairing, metrics_asked
+from tokgate.bump.question import BumpAsk, Histories, Pairing, check_names, metrics_asked
 from tokgate.config.engine import Engine
 from tokgate.config.profiles import Profile
 from tokgate.errors import SampleFault, UsageFault
@@ -127,6 +127,7 @@ def prepare(options: BumpOptions, engines: tuple[Engine, Engine], *, wait_gpu_s:
     if old.kind != new.kind:
         raise UsageFault(f"a {old.kind} engine and a {new.kind} engine are never compared")
     setup = _setup(options, old, wait_gpu_s)
+    check_names(setup.gate, Path(options.folder) / "gate.yaml")
     names = options.profiles or tuple(setup.profile_names())
     lost = [name for name in names if name in setup.not_applicable]
     if lost:
@@ -141,7 +142,7 @@ def prepare(options: BumpOptions, engines: tuple[Engine, Engine], *, wait_gpu_s:
         new=new,
         profiles=tuple(profiles),
         workloads=tuple(setup.workloads.values()),
-        metrics=metrics_asked(setup.gate, options.metrics),
+        metrics=metrics_asked(setup.gate, options.metrics, old.kind),
         gate=setup.gate,
         seed=options.seed,
         pairing=options.pairing,

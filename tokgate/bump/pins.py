@@ -50,10 +50,10 @@ def pin_of_base(root: Path, base: str | None = None) -> tuple[str, str]:
         fork = _git(root, "merge-base", name, "HEAD")
         text = _git(root, "show", f"{(fork or name).strip()}:./{PIN}")
         if text is None or not text.strip():
-            raise UsageFault(f"{name} has no {PIN} to take --from from", ["name the version: --from"])
+            raise UsageFault(f"{name} has no {PIN}, so no old version", ["name the version: --from"])
         return text.strip(), name
     raise UsageFault(
-        f"no base branch to take --from from: looked for {', '.join(names)}",
+        f"no base branch that tells the old version: looked for {', '.join(names)}",
         [
             "name the version (--from) or the branch (--base); a shallow clone has no base: git fetch origin main"
         ],

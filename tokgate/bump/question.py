@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from tokgate.analysis.looks import History, Plan
-from tokgate.config.engine import Engine
+from tokgate.config.document import nearest
+from tokgate.config.engine import Engine, EngineKind
 from tokgate.config.gate import GateFile, Limit
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
@@ -22,6 +24,34 @@ STARTUP_METRIC = "startup_s"
 ACCEPT_LENGTH = "accept_length"
 EXACT = frozenset({ACCEPT_LENGTH})
 """Metrics that are counted, not tested over blocks."""
+
+MEASURED = frozenset(
+    {
+        *(
+            f"{name}_p{share}"
+            for name in ("ttft_s", "e2e_s", "queue_s", "step_ms", "tpot_ms")
+            for share in (50, 99)
+        ),
+        "request_per_s",
+        "output_tok_s",
+        "output_tok_s_steady",
+        "decode_tok_s",
+        "peak_tok_s",
+        "goodput_request_per_s",
+        "goodput_share",
+        "tokens_per_step",
+        "step_ms_mean",
+        "tpot_ms",
+        "accept_length",
+        "cycle_ms",
+        "cached_share",
+    }
+)
+"""What the client measures of a run (:func:`tokgate.load.metrics.metrics`)."""
+
+PHASES = frozenset({"spawn", "imports", "weights", "kv_cache", "setup", "warmup", "first_token"})
+OF_READY = frozenset({"gpu_memory_mib", "graphs_gb", "kv_cache_tokens"})
+"""Memory of a server that is ready: no run of a workload has it (:func:`tokgate.gate.watch.memory`)."""
 
 Histories = Mapping[tuple[str, str, str], History]
 """(profile, workload, metric) -> what calibration knows of it."""
@@ -55,8 +85,7 @@ class BumpAsk:
     def alpha(self) -> float:
         """Chance of a false REGRESSION allowed to each verdict over blocks, start-up included."""
         tested = [metric for metric in self.metrics if metric not in EXACT]
-        startup = STARTUP_METRIC in self.gate.metrics
-        count = len(self.profiles) * (len(self.workloads) * len(tested) + startup)
+        count = len(self.profiles) * (len(self.workloads) * len(tested) + self._startup_is_gated)
         return self.gate.statistics.alpha / max(1, count)
 
     def questions(self, profile: str) -> list[Question]:
@@ -70,9 +99,13 @@ class BumpAsk:
 
     def startup_question(self, profile: str) -> Question | None:
         """Start-up time; judged from whatever blocks there are, none is measured for it."""
-        if STARTUP_METRIC not in self.gate.metrics:
+        if not self._startup_is_gated:
             return None
         return self._question(profile, STARTUP, STARTUP_METRIC)
+
+    @property
+    def _startup_is_gated(self) -> bool:
+        return self.gate.gated(STARTUP_METRIC, self.old.kind)
 
     def limit(self, metric: str) -> Limit:
         """The limit of a gated metric.
@@ -97,22 +130,41 @@ class BumpAsk:
         return Question(workload, metric, plan, self.histories.get((profile, workload, metric)))
 
 
-def metrics_asked(gate: GateFile, names: Sequence[str]) -> tuple[str, ...]:
-    """The metrics of workloads: those named, else all that gate.yaml has; never those of the start.
+def metrics_asked(gate: GateFile, names: Sequence[str], kind: EngineKind) -> tuple[str, ...]:
+    """The metrics of workloads: those named, else all gated on a kind of engine; never those of the start.
 
     Raises:
-        UsageFault: a name that gate.yaml does not gate, or that belongs to the start.
+        UsageFault: a name that is not gated on this kind of engine, or that belongs to the start.
     """
-    of_start = {STARTUP_METRIC} | {
-        name
-        for name in gate.metrics
-        if name.removesuffix("_s") in {"spawn", "imports", "weights", "kv_cache", "warmup", "first_token"}
-        or name.startswith("capture:")
-    }
-    known = [name for name in gate.metrics if name not in of_start]
+    known = [name for name in gate.metrics if gate.gated(name, kind) and not _of_start(name)]
     for name in names:
         if name not in known:
             raise UsageFault(
-                f"--metrics: '{name}' is not gated of workloads", [f"there is: {', '.join(known)}"]
+                f"--metrics: '{name}' is not gated of workloads on {kind} engines",
+                [f"there is: {', '.join(known)}"],
             )
     return tuple(names or known)
+
+
+def check_names(gate: GateFile, path: Path) -> None:
+    """Refuse a gated metric that is a known one misspelled: it would be absent from every run.
+
+    Raises:
+        UsageFault: names the metric and the one that was meant.
+    """
+    for name in gate.metrics:
+        if name in MEASURED or _of_start(name) or name.startswith("accept_share_pos"):
+            continue
+        hint = nearest(
+            name, sorted({*MEASURED, *OF_READY, STARTUP_METRIC, *(f"{phase}_s" for phase in PHASES)})
+        )
+        raise UsageFault(f"{path}: metrics.{name}: no such metric; {hint}")
+
+
+def _of_start(metric: str) -> bool:
+    """Whether a launch tells it before its first workload: time of a phase, memory when ready."""
+    return (
+        metric in {STARTUP_METRIC, *OF_READY}
+        or metric.removeprefix("draft_").removesuffix("_s") in PHASES
+        or metric.startswith("capture:")
+    )

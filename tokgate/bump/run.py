@@ -18,7 +18,7 @@ from tokgate.bump.outcome import report_of
 from tokgate.bump.question import BumpAsk
 from tokgate.bump.servers import benches
 from tokgate.bump.stack import Stack, read_stack
-from tokgate.errors import SampleFault
+from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate.claim import claim
 from tokgate.gate.results import write_text
 from tokgate.report.bump_html import page
@@ -65,7 +65,14 @@ def find_folder(results: Path, name: str, prefix: str = PREFIX) -> Path:
 
 
 def with_calibrations(options: BumpOptions, prepared: Prepared) -> tuple[Prepared, list[str]]:
-    """With the histories that are stored for this host class, and what to say of them."""
+    """With the histories that are stored for this host class, and what to say of them.
+
+    Raises:
+        UsageFault: a named calibration is not there.
+    """
+    for path in options.calibrations:
+        if not Path(path).exists():
+            raise UsageFault(f"--calibration {path}: no such file or folder")
     stored = Path(options.baselines) / prepared.host_class / "calibration"
     folders = [Path(path) for path in options.calibrations] or [stored]
     profiles = {profile.name: profile for profile in prepared.ask.profiles}

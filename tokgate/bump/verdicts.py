@@ -121,9 +121,9 @@ def _body(
         + (f", spread {told['spread_percent']:.1f} %" if told["spread_percent"] is not None else "")
     ]
     least = decision.smallest_detectable
+    known = "no calibration" if decision.s0 is None else f"known from calibration {_text(decision.s0)}"
     lines.append(
-        f"scatter of a block {_text(decision.s)}, known from calibration {_text(decision.s0)}; "
-        f"smallest change detectable now {_text(least)}"
+        f"scatter of a block {_text(decision.s)}, {known}; smallest change detectable now {_text(least)}"
     )
     if decision.kind == "INCONCLUSIVE":
         needed = decision.blocks_needed

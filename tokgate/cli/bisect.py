@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tokgate.cli.interruption import terminable
+from tokgate.cli.resuming import more_blocks, names, only_with_resume, percent, share
 from tokgate.errors import UsageFault
+
+OF_THIS_CALL = frozenset({"resume", "results", "blocks", "budget_minutes", "dry_run", "wait_gpu_s"})
+"""Options that may differ when a bisection is taken up; the others say what is measured."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
 def bisect(
+    context: typer.Context,
     good: Annotated[str | None, typer.Option(help="a version or commit that is well")] = None,
     bad: Annotated[str | None, typer.Option(help="a later one that is not")] = None,
     metric: Annotated[
@@ -22,8 +29,8 @@ def bisect(
     profile: Annotated[str, typer.Option(help="which is judged")] = "baseline",
     workload: Annotated[str, typer.Option(help="which is run")] = "chat-bs1",
     versions: Annotated[
-        str, typer.Option(help="A,B; the package index's, or those of the engine files")
-    ] = "",
+        str | None, typer.Option(help="A,B; the package index's, or those of the engine files")
+    ] = None,
     engines: Annotated[str | None, typer.Option(help="engine files: FOLDER/{version}.yaml")] = None,
     commits: Annotated[
         Path | None, typer.Option(help="local clone: go on between the releases found")
@@ -71,11 +78,15 @@ def bisect(
     from tokgate.bump.candidates import EngineFiles
     from tokgate.bump.options import BumpOptions, new_seed
     from tokgate.bump.run import find_folder, new_folder
-    from tokgate.cli.bump import terminable
 
+    share("--mem-fraction", mem_fraction)
+    percent("--limit-percent", limit_percent)
     if resume is not None:
+        only_with_resume(context, OF_THIS_CALL)
         folder = find_folder(results, resume, PREFIX)
         options = read_options(folder)
+        allowed = more_blocks(context, blocks, options.bump.blocks)
+        options = replace(options, bump=replace(options.bump, blocks=allowed))
     else:
         if good is None or bad is None:
             raise UsageFault("a bisection needs --good and --bad, or --resume")
@@ -87,7 +98,7 @@ def bisect(
             good=good,
             bad=bad,
             metric=metric,
-            versions=tuple(name.strip() for name in versions.split(",") if name.strip()),
+            versions=names(versions, "--versions"),
             engines=engines,
             commits=None if commits is None else str(commits),
             launches=launches,
@@ -115,7 +126,7 @@ def bisect(
     if dry_run:
         typer.echo("\n".join(rehearse(options)))
         return
-    with terminable():
+    with terminable("bisect", folder):
         done = bisect(options, folder, minutes=budget_minutes, wait_gpu_s=wait_gpu_s, say=typer.echo)
     for result in done.results:
         typer.echo(answer(result))

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tokgate.cli.interruption import terminable
+from tokgate.cli.resuming import more_blocks, names, only_with_resume, share
 from tokgate.errors import UsageFault
 
-INTERRUPTED = 130
-"""Exit code of a run that was asked to end, as of a shell."""
+OF_THIS_CALL = frozenset(
+    {
+        "resume",
+        "results",
+        "blocks",
+        "budget_minutes",
+        "dry_run",
+        "assume_scatter_percent",
+        "wait_gpu_s",
+        "strict_inconclusive",
+    }
+)
+"""Options that may differ when a bump is taken up; the others say what is measured."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
 def bump(
+    context: typer.Context,
     old: Annotated[
         str | None, typer.Option("--from", help="old version, or engine; else the base branch's pin")
     ] = None,
@@ -29,9 +41,9 @@ def bump(
     from_engine: Annotated[str | None, typer.Option(help="engine file or name of the old version")] = None,
     to_engine: Annotated[str | None, typer.Option(help="engine file or name of the new version")] = None,
     base: Annotated[str | None, typer.Option(help="branch whose pin is the old version")] = None,
-    profiles: Annotated[str, typer.Option(help="A,B; all that are not on demand")] = "",
-    workloads: Annotated[str, typer.Option(help="A,B; those of the engine's kind")] = "",
-    metrics: Annotated[str, typer.Option(help="A,B; all of gate.yaml")] = "",
+    profiles: Annotated[str | None, typer.Option(help="A,B; all that are not on demand")] = None,
+    workloads: Annotated[str | None, typer.Option(help="A,B; those of the engine's kind")] = None,
+    metrics: Annotated[str | None, typer.Option(help="A,B; all of gate.yaml")] = None,
     model: Annotated[str | None, typer.Option(help="a model of profiles.yaml, or a folder")] = None,
     blocks: Annotated[int, typer.Option(min=3, help="blocks a profile at most")] = 40,
     runs: Annotated[int, typer.Option(min=1, help="runs of a workload on each launch")] = 4,
@@ -90,9 +102,12 @@ def bump(
     for asked, engine, word in ((old, from_engine, "from"), (new, to_engine, "to")):
         if asked and engine:
             raise UsageFault(f"--{word} and --{word}-engine name the same thing: give one")
+    share("--mem-fraction", mem_fraction)
     if resume is not None:
+        only_with_resume(context, OF_THIS_CALL)
         folder = find_folder(results, resume)
         options = read_options(folder)
+        options = replace(options, blocks=more_blocks(context, blocks, options.blocks))
     else:
         folder = new_folder(results)
         named = _versions(old or from_engine, new or to_engine, base, config_folder)
@@ -102,9 +117,9 @@ def bump(
             folder=str(config_folder),
             results=str(results),
             baselines=str(baselines),
-            profiles=_list(profiles),
-            workloads=_list(workloads),
-            metrics=_list(metrics),
+            profiles=names(profiles, "--profiles"),
+            workloads=names(workloads, "--workloads"),
+            metrics=names(metrics, "--metrics"),
             model=model,
             runs=runs,
             blocks=blocks,
@@ -112,7 +127,7 @@ def bump(
             pairing="all" if start_together else "apart" if one_at_a_time else "pair",
             mem_fraction=mem_fraction,
             max_total_tokens=max_total_tokens,
-            parity=USUAL_PARITY if parity is None else () if parity == "none" else _list(parity),
+            parity=USUAL_PARITY if parity is None else () if parity == "none" else names(parity, "--parity"),
             calibrations=tuple(map(str, calibration or ())),
             engine_flags=tuple(engine_flag or ()),
             host_class=host_class,
@@ -127,7 +142,7 @@ def bump(
         )
         typer.echo("\n".join([*lines, *remarks]))
         return
-    with terminable():
+    with terminable("bump", folder):
         done = measure(options, folder, minutes=budget_minutes, wait_gpu_s=wait_gpu_s, say=typer.echo)
     typer.echo((done.folder / "report.md").read_text(encoding="utf-8"))
     typer.echo(f"results: {done.folder}")
@@ -151,24 +166,3 @@ def _versions(old: str | None, new: str | None, base: str | None, config_folder:
             )
         typer.echo(f"--from {old}: the pin of {branch}; --to {new}")
     return old, new
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM ends the run in order, as Ctrl-C does: servers stopped, reports written."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("interrupted; what was measured is kept: --resume latest goes on", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)

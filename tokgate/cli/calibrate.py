@@ -82,7 +82,14 @@ def run(
     with claim(setup) as warnings:
         for warning in warnings:
             print(f"note: {warning}")
-        done = calibrate(setup, wanted, blocks=blocks, runs_per_arm=runs, minutes=budget_minutes)
+        try:
+            done = calibrate(setup, wanted, blocks=blocks, runs_per_arm=runs, minutes=budget_minutes)
+        except Exception:
+            raise
+        except BaseException:
+            # A signal: Ctrl-C, SIGTERM, SIGHUP.
+            print("whole blocks are kept; go on: the same command again", file=sys.stderr)
+            raise
     short = [item for item in done if item.blocks < item.asked]
     for item in done:
         print(

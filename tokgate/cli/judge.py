@@ -18,6 +18,7 @@ from tokgate.analysis.exact import judge_counts
 from tokgate.analysis.interval import ratio_interval
 from tokgate.analysis.multiplicity import alpha_per_verdict
 from tokgate.analysis.sequential import History, Plan, judge
+from tokgate.cli.resuming import percent
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.load.sample import Sample, read_samples
 from tokgate.verdict import Kind, Verdict, exit_code
@@ -82,6 +83,7 @@ def plan_of(
     Raises:
         UsageFault: an option that means nothing.
     """
+    percent("--limit-percent", limit_percent)
     try:
         return Plan(limit_percent / 100, better, alpha_per_verdict(alpha, verdicts), beta, blocks_max)
     except ValueError as error:
@@ -234,13 +236,14 @@ def _against(a: stored.Series, b: stored.Series) -> list[str]:
 
 
 def _figures(decision: Decision, plan: Plan) -> list[str]:
-    def percent(value: float | None) -> str:
+    def text(value: float | None) -> str:
         return "unknown" if value is None else f"{100 * value:.2g} %"
 
-    lines = [f"scatter now {percent(decision.s)}, known from calibration {percent(decision.s0)}"]
+    known = "no calibration" if decision.s0 is None else f"known from calibration {text(decision.s0)}"
+    lines = [f"scatter now {text(decision.s)}, {known}"]
     least = decision.smallest_detectable
     lines.append(
-        f"smallest loss found with {100 * (1 - plan.beta):.0f} % chance: {percent(least)}"
+        f"smallest loss found with {100 * (1 - plan.beta):.0f} % chance: {text(least)}"
         if least is not None
         else "smallest loss that could be found: unknown (too few blocks)"
     )
