@@ -18,6 +18,7 @@
     |   +-- Hang                              no progress within a phase's deadline (verdict HANG)
     |   +-- Exited                            the engine died (verdict EXITED)
     +-- LoadFault                       1     a run that gave no usable Sample (NOT_SERVING)
+        +-- NotAnswering                3     a server of the user's, given by its address: nothing was compared
 
 ``headline`` is one line that suffices alone; ``details`` are the lines that follow it.
 """
@@ -164,3 +165,9 @@ class LoadFault(TokgateError):
     """A run ended without a usable Sample."""
 
     exit_code = 1
+
+
+class NotAnswering(LoadFault):
+    """A server that the user gave by its address does not answer, or not as SGLang: nothing was compared."""
+
+    exit_code = 3

@@ -230,6 +230,37 @@ def test_calibrate_pools_launches_and_judge_uses_them(make_sample, tmp_path, cap
     assert "calibration of profile 'baseline'" in capsys.readouterr().err
 
 
+def test_calibrate_show_takes_the_metrics_own_limit(make_sample, tmp_path, capsys, monkeypatch):
+    a = store(tmp_path, "a.json", sampled(make_sample, 1.0, 1, count=40))
+    monkeypatch.chdir(tmp_path)
+
+    def shown(*options):
+        assert run(["calibrate", "show", "cal.yaml", *options]) == 0
+        return capsys.readouterr().out
+
+    assert run(["calibrate", "pool", a, "--out", "cal.yaml"]) == 0
+    assumed = "loss to be found 3 % (assumed: there is no perf_tests/gate.yaml)"
+    assert assumed in capsys.readouterr().out
+    assert assumed in shown()
+    for folder, metric in (("mine", "output_tok_s"), ("other", "accept_length")):
+        Path(folder).mkdir()
+        limit = "{unit: x, better: higher, limit_percent: 7}"
+        Path(folder, "gate.yaml").write_text(f"metrics:\n  {metric}: {limit}\n")
+    out = shown("--config-folder=mine")
+    assert "loss to be found 7 % (mine/gate.yaml)" in out
+    assert "true change -7.0 %: REGRESSION" in out
+    out = shown("--config-folder=other")
+    assert "loss to be found 3 % (assumed: other/gate.yaml has no limit for output_tok_s)" in out
+    assert "true change -3.0 %: REGRESSION" in out
+    out = shown("--config-folder=mine", "--limit-percent=5")
+    assert "loss to be found 5 % (as given)" in out
+    assert "true change -5.0 %: REGRESSION" in out
+    assert run(["calibrate", "pool", a, "--out", "new.yaml", "--config-folder=mine"]) == 0
+    assert "loss to be found 7 % (mine/gate.yaml)" in capsys.readouterr().out
+    Path("mine/gate.yaml").write_text("metrics: 3")
+    assert run(["calibrate", "show", "cal.yaml", "--config-folder=mine"]) == 2
+
+
 def counted(make_sample, passes: int, runs: int = 3):
     request = Request(0, "ok", 0.0, completion_tokens=512, verify_count=passes, cached_tokens=0)
     for run_number in range(runs):

@@ -91,11 +91,11 @@ def test_a_case_survives_the_disk(case):
 
 def test_faults_are_messages(case, serve, capsys):
     good = serve()
-    assert replay(case, "http://127.0.0.1:9", good) == 1
+    assert replay(case, "http://127.0.0.1:9", good) == 3
     assert "http://127.0.0.1:9/flush_cache: no answer" in capsys.readouterr().err
-    assert replay(case, good, serve(broken=b"<html>")) == 1
+    assert replay(case, good, serve(broken=b"<html>")) == 3
     assert "the answer is not JSON" in capsys.readouterr().err
-    assert replay(case, good, serve(broken=b'{"error": {}}')) == 1
+    assert replay(case, good, serve(broken=b'{"error": {}}')) == 3
     assert "holds no output_ids" in capsys.readouterr().err
     assert run(["parity", "replay", str(case), "--url", good]) == 2
     assert "must be given twice" in capsys.readouterr().err

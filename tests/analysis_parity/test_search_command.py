@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,64 @@ def test_ties_of_the_emulator_are_counted(launch, reference, tmp_path, capsys):
 def test_bad_input_is_one_message(capsys, arguments, message):
     assert run(["parity", "search", *arguments]) in (2, 3)
     assert message in capsys.readouterr().err
+
+
+CASE = """{"requests": [{"prompt_ids": [20, 21], "new_tokens": 2}]}"""
+
+
+@pytest.fixture(params=["search", "replay"])
+def command(request, tmp_path) -> list[str]:
+    """The beginning of a command that asks two servers."""
+    if request.param == "search":
+        return ["parity", "search", *SMALL, "--out", str(tmp_path / "x.json")]
+    (tmp_path / "one.case.json").write_text(CASE)
+    return ["parity", "replay", str(tmp_path / "one.case.json")]
+
+
+@pytest.fixture
+def failing() -> Iterator[str]:
+    """Address of a server that answers every request with HTTP 500."""
+
+    class Failing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_error(500)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_server_that_does_not_answer_is_no_difference(command, reference, capsys):
+    assert run([*command, "--url", reference, "--url", "http://127.0.0.1:1"]) == 3
+    assert "http://127.0.0.1:1/flush_cache: no answer" in capsys.readouterr().err
+
+
+def test_a_server_that_fails_is_no_difference(command, reference, failing, capsys):
+    assert run([*command, "--url", reference, "--url", failing]) == 3
+    assert "/flush_cache: HTTP 500" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://127.0.0.1:9", "http://", "http://127.0.0.1:port", "http://no..host:9"]
+)
+def test_what_is_no_address_is_bad_usage(command, reference, capsys, url):
+    assert run([*command, "--url", reference, "--url", url]) == 2
+    assert "expected" in (said := capsys.readouterr().err)
+    assert "http://HOST:PORT" in said
+
+
+def test_an_address_may_stand_without_its_scheme(reference, tmp_path):
+    bare = reference.removeprefix("http://")
+    assert searched(bare, bare, tmp_path / "x.json", "--examples=2") == 0
+
+
+def test_a_vocabulary_of_nothing_is_refused(capsys):
+    url = "http://127.0.0.1:9"
+    assert run(["parity", "search", "--url", url, "--url", url, "--vocabulary", "0"]) == 2
+    assert "vocabulary must be above" in capsys.readouterr().err

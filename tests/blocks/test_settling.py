@@ -71,6 +71,18 @@ def test_a_build_is_held_against_the_reference_build(
     assert all(Path(path).is_file() for path in verdict.files)
 
 
+@pytest.mark.parametrize(("loss", "advised"), [(0.1, None), (0.0, "tokgate accept")])
+def test_a_build_without_a_stored_baseline_is_held_against_the_reference_build(
+    settled: Setup, tmp_path: Path, loss: float, advised: str | None
+) -> None:
+    """And is no baseline itself when it lost."""
+    missing = replace(OPEN, kind=Kind.MISSING, next_command="tokgate accept")
+    workloads = tuple(settled.workloads.values())
+    verdict = settling(settled, tmp_path, Bench(loss)).build(missing, ASKED, [ASKED], workloads)
+    assert verdict.kind is (Kind.REGRESSION if loss else Kind.PASS)
+    assert verdict.next_command == advised
+
+
 def test_one_set_of_blocks_serves_all_that_is_open(settled: Setup, tmp_path: Path) -> None:
     bench = Bench(0.1)
     found = settling(settled, tmp_path, bench)

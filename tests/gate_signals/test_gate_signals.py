@@ -124,6 +124,7 @@ SLOW = pytest.mark.slow
     ("number", "to"),
     [
         (signal.SIGINT, "group"),
+        (signal.SIGINT, "process"),
         (signal.SIGTERM, "process"),
         pytest.param(signal.SIGTERM, "group", marks=SLOW),
         pytest.param(signal.SIGHUP, "process", marks=SLOW),

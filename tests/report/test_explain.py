@@ -214,6 +214,41 @@ def test_command_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "cannot write" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("form", [(), ("--json",), ("--html", "page.html")])
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("", (), "not a log of SGLang: given"),
+        ('{"traceEvents": []}', (), "given: the trace holds no events"),
+        ('{"traceEvents": [', (), "cut off before the first one"),
+        (
+            '{"traceEvents": []}',
+            ("--target", "/nope", "--bandwidth-gb-s", "4000"),
+            "--target /nope: no such folder; expected the folder of the target model",
+        ),
+        (
+            '{"traceEvents": []}',
+            ("--target", ".", "--bandwidth-gb-s", "4000"),
+            "--target .: it holds no config.json",
+        ),
+    ],
+)
+def test_the_exit_code_is_the_same_in_every_form(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    form: tuple[str, ...],
+    content: str,
+    options: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("given").write_text(content)
+    assert run(["explain", "given", *options, *form]) == 2
+    assert message in (said := capsys.readouterr().err)
+    assert "Errno" not in said
+
+
 def test_the_founding_day_as_two_logs() -> None:
     """82.5 tok/s without, 60.6 tok/s with speculation at accept length 2.0: rows 1 and 5."""
     prefill = (

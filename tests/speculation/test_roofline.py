@@ -126,13 +126,17 @@ def test_bandwidth_that_cannot_be_measured_is_told(tmp_path: Path) -> None:
     assert measure_bandwidth(emulated).bytes_s is None
 
 
-def test_explain_gives_the_floor(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_gives_the_floor(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", str(TRACE), "--target", str(target), "--bandwidth-gb-s", "4000"]) == 0
     assert "  roofline   verify 1.40 ms is " in capsys.readouterr().out
-    assert run(["explain", str(TRACE), "--target", str(target.parent), "--bandwidth-gb-s", "4000"]) == 0
-    assert "  roofline   not known: the model cannot be read" in capsys.readouterr().out
+    unreadable = tmp_path / "unreadable"
+    unreadable.mkdir()
+    (unreadable / "config.json").write_text("{}")
+    assert run(["explain", str(TRACE), "--target", str(unreadable), "--bandwidth-gb-s", "4000"]) == 0
+    assert "  roofline   not known: " in capsys.readouterr().out
     for wrong in (
         ["--target", str(target)],
+        ["--target", str(target.parent), "--bandwidth-gb-s", "4000"],
         ["--bandwidth-gb-s", "0", "--target", str(target)],
         ["--effective-cycle-ms", "-1"],
         ["--context-tokens", "-1"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -104,6 +106,27 @@ def test_the_exchange_of_two_ranks_and_who_waits_in_it() -> None:
     # Without their exchange both ranks work for the same time.
     alone = [each.busy_ms - each.communication_ms for each in (first, second)]
     assert alone[0] == pytest.approx(alone[1], rel=0.01)
+
+
+def test_a_cut_trace_is_said_to_be_cut_and_not_to_be_one_without_a_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = gzip.decompress((ASSETS / "0.5.15.post1-hyb-decode-c1.trace.json.gz").read_bytes())
+    path = tmp_path / "cut.trace.json"
+    path.write_bytes(whole[:20000])
+    assert run(["explain", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("cut.trace.json: the file is cut off after 98 events: no operation of a device")
+    assert "NVIDIA H200" in said
+    assert "no device" not in said and "CPU" not in said
+    path.write_bytes(whole[: int(len(whole) * 0.9)])
+    assert run(["explain", str(path)]) == 0
+    assert re.match(
+        r"cut.trace.json: the file is cut off after \d+ events: verify cycle", capsys.readouterr().out
+    )
+    path.write_bytes(whole)
+    assert run(["explain", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("cut.trace.json: verify cycle")
 
 
 def test_explain_compares_ranks() -> None:

@@ -110,6 +110,9 @@ def cycles(timeline: Timeline, communicates: Callable[[str], bool] = is_communic
     """
     found = marks(timeline)
     if not len(timeline.begin_us):
+        if timeline.truncated:
+            # The profiler writes what ran on a device behind what ran on the CPU: nothing follows from its absence.
+            raise NoCycles("no operation of a device before the cut: whether there was one cannot be told")
         return _on_cpu(found)
     told = parts(timeline, found)
     notes = []

@@ -2,7 +2,7 @@
 
 Each command is a typer application in a module of its own, imported only when it is called, so that
 ``tokgate --help`` answers at once. Exit codes: 0 green, 1 a failed verdict, 2 usage or configuration,
-3 environment or inconclusive.
+3 environment, or nothing decided.
 """
 
 from __future__ import annotations

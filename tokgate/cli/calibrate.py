@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import signal
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,8 @@ from tokgate.gate.block_plan import RUNS_PER_ARM
 if TYPE_CHECKING:
     from tokgate.analysis.calibration import Calibration
 
+ASSUMED_PERCENT = 3.0
+LIMITS_FROM = "folder of the gate.yaml that has the metric's limit"
 IDENTITY = ("engine", "model", "profile_digest", "workload_digest")
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Know the noise before judging by it.")
@@ -120,12 +122,15 @@ def pool(
     out: Annotated[Path, typer.Option(help="calibration file, made or added to")],
     metric: Annotated[str, typer.Option(help="which metric of the Samples")] = "output_tok_s",
     better: Annotated[str | None, typer.Option(help="higher or lower; known for the usual metrics")] = None,
+    config_folder: Annotated[Path, typer.Option(help=LIMITS_FROM)] = Path("perf_tests"),
 ) -> None:
     """Add stored launches of one build to a calibration, paired in the order measured."""
     from tokgate.analysis.calibration import AABlock, Calibration, Session
     from tokgate.analysis.calibration_file import read_calibration, write_calibration
     from tokgate.cli.judge import read
 
+    # Before anything is written: a faulty gate.yaml leaves the calibration as it is.
+    wanted = loss(metric, config_folder)
     series = read(samples, metric, better)
     if series.identity is None:
         raise SampleFault(
@@ -160,22 +165,53 @@ def pool(
     whole = replace(found, sessions=(*found.sessions, session))
     write_calibration(out, whole)
     print(f"{len(blocks)} A/A blocks added")
-    describe(whole)
+    describe(whole, wanted)
 
 
 @app.command()
 def show(
     file: Annotated[Path, typer.Argument(help="calibration file")],
-    limit_percent: Annotated[float, typer.Option(min=0.1, max=99, help="the loss to be found")] = 3.0,
+    limit_percent: Annotated[
+        float | None,
+        typer.Option(min=0.1, max=99, help="the loss to be found (default: the metric's limit in gate.yaml)"),
+    ] = None,
     verdicts: Annotated[int, typer.Option(min=1, help="verdicts that share alpha 0.01")] = 40,
+    config_folder: Annotated[Path, typer.Option(help=LIMITS_FROM)] = Path("perf_tests"),
 ) -> None:
     """What a calibration says, and what the gate can find with it."""
     from tokgate.analysis.calibration_file import read_calibration
 
-    describe(read_calibration(file), limit_percent / 100, verdicts)
+    found = read_calibration(file)
+    given = None if limit_percent is None else Loss(limit_percent, "as given")
+    describe(found, given or loss(found.metric, config_folder), verdicts)
 
 
-def describe(calibration: Calibration, limit: float = 0.03, verdicts: int = 40) -> None:
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The loss to be found, percent, and where it is from."""
+
+    percent: float
+    source: str
+
+
+def loss(metric: str, folder: Path) -> Loss:
+    """The metric's limit in the folder's ``gate.yaml``; where that has none, an assumed one that says so.
+
+    Raises:
+        ConfigFault: ``gate.yaml`` is faulty.
+    """
+    from tokgate.config.gate import load_gate
+
+    path = folder / "gate.yaml"
+    if not path.is_file():
+        return Loss(ASSUMED_PERCENT, f"assumed: there is no {path}")
+    limit = load_gate(path).metrics.get(metric)
+    if limit is None:
+        return Loss(ASSUMED_PERCENT, f"assumed: {path} has no limit for {metric}")
+    return Loss(limit.limit_percent, f"{path}")
+
+
+def describe(calibration: Calibration, wanted: Loss, verdicts: int = 40) -> None:
     """Print a calibration and the power it gives."""
     from tokgate.analysis.looks import ENOUGH_BLOCKS, Plan
     from tokgate.analysis.multiplicity import alpha_per_verdict
@@ -193,6 +229,11 @@ def describe(calibration: Calibration, limit: float = 0.03, verdicts: int = 40) 
         print("no two launches differed: there is no scatter to judge by")
         return
     print(f"scatter of a block difference s0 = {100 * history.s0:.2f} %")
+    print(f"loss to be found {wanted.percent:g} % ({wanted.source})")
+    limit = wanted.percent / 100
+    if limit >= 1:
+        print("the power to find a loss of 100 % or more is not reckoned")
+        return
     plan = Plan(limit, calibration.better, alpha_per_verdict(0.01, verdicts))
     known = history if history.blocks >= ENOUGH_BLOCKS else None
     sign = -1 if calibration.better == "higher" else 1

@@ -63,13 +63,13 @@ def explain(
             "traces": [each.json for each in traces],
         }
         print(json.dumps(record, indent=2, default=str))
-        return
-    strange = [record.name for record in records if not is_log(record)]
-    shown = [*map(text, records), *map(comparison_text, comparisons), *(each.text for each in traces)]
-    print("\n\n".join([*shown, *filter(None, [rank_text(traces)])]))
-    if html is not None:
-        print(f"\npage written to {html}")
-    if strange:
+    else:
+        shown = [*map(text, records), *map(comparison_text, comparisons), *(each.text for each in traces)]
+        print("\n\n".join([*shown, *filter(None, [rank_text(traces)])]))
+        if html is not None:
+            print(f"\npage written to {html}")
+    # Whatever the form: a file that is no log is no success.
+    if strange := [record.name for record in records if not is_log(record)]:
         raise UsageFault(f"not a log of SGLang: {', '.join(strange)}")
 
 
@@ -99,6 +99,9 @@ def _floor(
         raise UsageFault(f"--context-tokens must be 0 or more, not {context_tokens}")
     if target is None or bandwidth_gb_s is None:
         return None
+    if not (target / "config.json").is_file():
+        why = "it holds no config.json" if target.is_dir() else "no such folder"
+        raise UsageFault(f"--target {target}: {why}; expected the folder of the target model")
     return Floor(target, bandwidth_gb_s * 1e9, context_tokens)
 
 

@@ -46,7 +46,7 @@ def gate(
 ) -> None:
     """Run the gate. Every other option and argument goes to pytest (pytest perf_tests --help lists them).
 
-    Exit codes: 0 green, 1 a failed verdict, 2 usage or configuration, 3 environment or inconclusive.
+    Exit codes: 0 green, 1 a failed verdict, 2 usage or configuration, 3 environment, or nothing decided.
     """
     suite = folder / "perf_tests"
     if not suite.is_dir():
@@ -132,6 +132,9 @@ class _Child:
             text=True,
             errors="replace",
             pass_fds=[self._run_file],
+            # Whoever signals a job without a terminal may signal this process alone, or its whole group: the
+            # child, in a group of its own, gets it from us and once. A terminal's Ctrl-C goes to both.
+            process_group=None if _at_terminal() else 0,
             preexec_fn=_interrupt_with_parent,
         )
 
@@ -151,6 +154,10 @@ class _Child:
         return Ended(status, Path(told) if told else None)
 
 
+def _at_terminal() -> bool:
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
+
+
 def _interrupt_with_parent() -> None:
     """In the child: be interrupted when this tokgate is killed, even where a shell has SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -168,8 +175,9 @@ def _signals(children: Sequence[_Child]) -> Iterator[None]:
             child.interrupt()
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGHUP)}
-    # A terminal sends Ctrl-C to the children too; we only wait for them to clean up.
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
+    # A terminal sends Ctrl-C to the children too; then we only wait for them to clean up.
+    on_interrupt = (lambda *_: None) if _at_terminal() else forward
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield
     finally:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +19,10 @@ from tokgate.analysis.parity import (
     first_difference,
 )
 from tokgate.analysis.parity_case import Case, CaseRequest, load_case, save_case
-from tokgate.errors import UsageFault
+from tokgate.errors import LoadFault, NotAnswering, UsageFault
 from tokgate.gate.greedy import GreedyClient
 from tokgate.gate.parity import SHAPES, SMALL_VOCABULARY, ask
+from tokgate.load.routes import resolve
 from tokgate.models.truth import Truth, load_truth, predicted_output
 
 app = typer.Typer(
@@ -43,12 +45,14 @@ def replay(
 ) -> None:
     """Send the case to both servers and compare the token ids.
 
-    Exit code 0: equal, or ties only; 1: diverged, or the reference is not as known beforehand; 3: undecided.
+    Exit code 0: equal, or ties only; 1: diverged, or the reference is not as known beforehand; 2: no such address;
+    3: undecided, or a server does not answer.
     """
     reference, other = _clients(url, timeout_s)
     case = load_case(file)
-    wanted = ask(reference, case, as_reference=True)
-    got = ask(other, case, as_reference=False).outputs
+    with _answering():
+        wanted = ask(reference, case, as_reference=True)
+        got = ask(other, case, as_reference=False).outputs
     control = compare(wanted.outputs, wanted.again, wanted.floor)
     result = compare(wanted.outputs, got, wanted.floor)
     unlike = unlike_truth(case, wanted.outputs)
@@ -79,17 +83,20 @@ def search(
 ) -> None:
     """Draw cases until the servers differ, and make the case small.
 
-    Exit code 0: no case differed by more than ties; 1: one did; 3: the time was up, or cases were undecided.
+    Exit code 0: no case differed by more than ties; 1: one did; 2: no such address; 3: the time was up, cases
+    were undecided, or a server does not answer.
     """
     from tokgate.gate.parity_search import CONFIRMATIONS, Limits, Search, with_known, words
 
     reference, other = _clients(url, timeout_s)
     truth = None if model is None else load_truth(model)
-    size = vocabulary or (SMALL_VOCABULARY if truth is None else truth.rule.preset.vocab)
+    size = SMALL_VOCABULARY if truth is None else truth.rule.preset.vocab
+    size = size if vocabulary is None else vocabulary
     limits = Limits(prompt_tokens, new_tokens, requests, size, examples, budget_s, seed)
     # At a near-tie either way is right, so nothing is known beforehand.
     known = None if truth is None or truth.near_tie is not None else partial(_known, truth)
-    found = Search(reference, other, limits, known).run()
+    with _answering():
+        found = Search(reference, other, limits, known).run()
     ended = f"{found.examples} cases asked, {found.ties} ties"
     if found.undecided:
         ended += f", {found.undecided} undecided"
@@ -120,14 +127,27 @@ def _clients(url: Sequence[str], timeout_s: float) -> tuple[GreedyClient, Greedy
     """Clients of the reference and of the other.
 
     Raises:
-        UsageFault: not two addresses, or no time to wait.
+        UsageFault: not two addresses of servers, or no time to wait.
     """
     if len(url) != 2:
         raise UsageFault(f"--url must be given twice (reference, then other), got {len(url)}")
     if not timeout_s > 0:
         raise UsageFault(f"--timeout-s must be above 0, got {timeout_s:g}")
-    first, second = (GreedyClient(address.rstrip("/"), timeout_s) for address in url)
+    first, second = (GreedyClient(resolve(address).url, timeout_s) for address in url)
     return first, second
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """A server that fails is no difference.
+
+    Raises:
+        NotAnswering: one of the servers does not answer, or not as it should.
+    """
+    try:
+        yield
+    except LoadFault as fault:
+        raise NotAnswering(fault.headline, fault.details) from fault
 
 
 def lines(result: ParityResult, control: ParityResult, floor: Floor | None) -> list[str]:

@@ -39,6 +39,13 @@ class Answer:
     alpha: float
 
 
+def _next_command(kind: Kind, before: Verdict) -> str | None:
+    """What was advised before, where it still holds: a build that lost is no baseline."""
+    good = kind in (Kind.PASS, Kind.IMPROVED)
+    holds = good if before.kind is Kind.MISSING else kind is not Kind.PASS
+    return before.next_command if holds else None
+
+
 def answered(answer: Answer) -> Verdict:
     """The verdict: REGRESSION, IMPROVED, PASS of a build, or NET_LOSS, PASS of a profile; or still open."""
     decision, question, before = answer.decision, answer.question, answer.before
@@ -72,7 +79,7 @@ def answered(answer: Answer) -> Verdict:
         before.subject,
         f"{question.metric}: {figure(now)} vs {figure(reference)} {answer.unit}, {compared}, limit {sign}{limit:g} %",
         tuple(body),
-        before.next_command if kind is not Kind.PASS else None,
+        _next_command(kind, before),
         tuple(str(path) for path in samples[:SHOWN_FILES]),
         {
             **before.evidence,

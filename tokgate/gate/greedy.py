@@ -99,7 +99,8 @@ class GreedyClient:
                 text: str = reply.read().decode("utf-8", "replace")
                 return text
         except urllib.error.HTTPError as error:
-            detail = error.read(200).decode("utf-8", "replace")
+            with error:
+                detail = error.read(200).decode("utf-8", "replace")
             raise LoadFault(f"{self.address}{path}: HTTP {error.code}", [detail] if detail else []) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise LoadFault(f"{self.address}{path}: no answer: {error}") from error

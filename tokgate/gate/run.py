@@ -26,7 +26,7 @@ from tokgate.gate.measurement import Measurer
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.results import Results, write_text
 from tokgate.gate.rooflines import Rooflines
-from tokgate.gate.settling import Asked, Settling, open_questions
+from tokgate.gate.settling import LEFT_OPEN, Asked, Settling, open_questions
 from tokgate.gate.setup import Setup
 from tokgate.gate.share import of_how_many
 from tokgate.gate.start import Starter
@@ -150,10 +150,10 @@ class Run:
         return Planned(profile, workloads, cases, is_reference, asked.startup_repeats, asked.trace_steps > 0)
 
     def against_baseline(self, visit: Visit, workload: Workload, metric: str) -> Verdict:
-        """One gated metric against its stored baseline; what that leaves open, by blocks, within the budget."""
+        """One gated metric against its stored baseline; what that, or its lack, leaves open: by blocks."""
         measured = visit.measured(workload)
         verdict = self.judge.against_baseline(measured, metric, concurrency=workload.concurrency)
-        if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None or self.setup.reference is None:
+        if verdict.kind not in LEFT_OPEN or self._settling is None or self.setup.reference is None:
             return verdict
         asked = Asked(workload.name, metric, measured.samples[0].identity)
         open_ = open_questions(visit, self._measured, self.judge)

@@ -30,6 +30,8 @@ from tokgate.load.sample import Identity
 from tokgate.verdict import Kind, Verdict
 
 SETTLED = ("output_tok_s", "ttft_s_p50", "step_ms_p50")
+LEFT_OPEN = (Kind.INCONCLUSIVE, Kind.MISSING)
+"""Verdicts on a stored baseline that a reference build can settle: undecided, or nothing stored."""
 """Metrics whose verdicts on a build blocks can settle."""
 
 MakeBench = Callable[[Setup, BlockPlan, Path], Bench]
@@ -253,6 +255,6 @@ def open_questions(visit: Visit, workloads: Sequence[Workload], judge: Judge) ->
             found += [
                 Asked(workload.name, metric, measured.samples[0].identity)
                 for metric in SETTLED
-                if judge.gates(metric) and judge.against_baseline(measured, metric).kind is Kind.INCONCLUSIVE
+                if judge.gates(metric) and judge.against_baseline(measured, metric).kind in LEFT_OPEN
             ]
     return found

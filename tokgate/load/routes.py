@@ -45,6 +45,12 @@ class Target:
     family: int
     address: tuple[Any, ...]
 
+    @property
+    def url(self) -> str:
+        """The base URL in full, without a trailing slash."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}{self.prefix}"
+
 
 def resolve(url: str) -> Target:
     """Parse and resolve a server's base URL.
@@ -56,7 +62,7 @@ def resolve(url: str) -> Target:
         parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
         port = parts.port or 80
     except ValueError as error:
-        raise UsageFault(f"'{url}' is not a server address: {error}") from error
+        raise UsageFault(f"'{url}' is not a server address: {error}; expected http://HOST:PORT") from error
     if parts.scheme == "https":
         raise UsageFault(
             f"'{url}': https is not measured, since the kernel cannot stamp what TLS hides",
@@ -66,9 +72,10 @@ def resolve(url: str) -> Target:
         raise UsageFault(f"'{url}' is not a server address; expected http://HOST:PORT")
     try:
         found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
         raise UsageFault(
-            f"host '{parts.hostname}' does not resolve: {error.strerror}",
+            f"host '{parts.hostname}' does not resolve: {why}",
             ["expected the address of a server, http://HOST:PORT"],
         ) from error
     # A server started on 0.0.0.0 does not answer on ::1, which 'localhost' may name first.

@@ -22,8 +22,12 @@ def trace_text(name: str, timeline: Timeline, found: Cycles | str, roofline: Seq
         roofline: lines on the floor, if any.
     """
     graphs = int(timeline.call_is_graph.sum())
+    if timeline.truncated:
+        name = f"{name}: the file is cut off after {timeline.events} events"
     if isinstance(found, str):
         lines = [f"{name}: {found}"]
+        if timeline.truncated and (gpu := device_name(timeline)):
+            lines.append(f"  GPU        {gpu}, as the file's head says")
         lines.append(f"  graphs     {graphs} cudaGraphLaunch in {timeline.events} events")
         return "\n".join(lines)
     lines = [f"{name}: {headline(found)}", *(f"  {line}" for line in cycle_lines(found)), *roofline]
@@ -33,6 +37,13 @@ def trace_text(name: str, timeline: Timeline, found: Cycles | str, roofline: Seq
     lines.append(f"  told by    {found.told_by}; {counted}; {timeline.events} events")
     lines += [f"  note       {note}" for note in found.notes]
     return "\n".join(lines)
+
+
+def device_name(timeline: Timeline) -> str | None:
+    """The GPU as the trace's head names it; ``None`` when it names none."""
+    gpus = timeline.header.get("deviceProperties")
+    names = [item.get("name") for item in gpus if isinstance(item, dict)] if isinstance(gpus, list) else []
+    return str(names[0]) if names and names[0] else None
 
 
 def headline(found: Cycles) -> str:

@@ -13,7 +13,14 @@ from tokgate.analysis.roofline import roofline
 from tokgate.analysis.step_parts import NoCycles
 from tokgate.errors import UsageFault
 from tokgate.models.traffic import traffic
-from tokgate.report.explain_trace import cycles_json, effective_line, roofline_line, target_ms, trace_text
+from tokgate.report.explain_trace import (
+    cycles_json,
+    device_name,
+    effective_line,
+    roofline_line,
+    target_ms,
+    trace_text,
+)
 from tokgate.sglang.trace_spans import label
 from tokgate.trace.timeline import Timeline, read_timeline
 
@@ -61,9 +68,12 @@ def explain_trace(
         effective_ms: of a cycle as measured without the profiler, whose rest is named.
 
     Raises:
-        UsageFault: unreadable, or no trace.
+        UsageFault: unreadable, no trace, or one without a single event.
     """
     timeline = read_timeline(path, label)
+    if not timeline.events:
+        cut = ": the file is cut off before the first one" if timeline.truncated else ""
+        raise UsageFault(f"{path}: the trace holds no events{cut}")
     facts = _facts(timeline)
     try:
         found = cycles(timeline)
@@ -101,10 +111,8 @@ def rank_text(traces: Sequence[ExplainedTrace]) -> str:
 
 
 def _facts(timeline: Timeline) -> dict[str, object]:
-    gpus = timeline.header.get("deviceProperties")
-    names = [item.get("name") for item in gpus if isinstance(item, dict)] if isinstance(gpus, list) else []
     return {
-        "gpu": names[0] if names else None,
+        "gpu": device_name(timeline),
         "events": timeline.events,
         "graph_launches": int(timeline.call_is_graph.sum()),
         "truncated": timeline.truncated,
