@@ -116,7 +116,8 @@ def _load(path: Path) -> Baseline:
             if session.digest not in ("", digest(session.model_dump())):
                 document.fault(
                     ("epochs", e, "sessions", n, "digest"),
-                    f"does not fit the session of run {session.run}: it was edited after `tokgate accept` wrote it",
+                    f"does not fit the session of run {session.run}: it was edited after `tokgate accept` "
+                    f"wrote it; git checkout {path} brings it back, tokgate accept records a new session",
                 )
     document.check()
     last = raw.epochs[-1]

@@ -27,6 +27,7 @@ from tokgate.environments.resolver import Target, resolve
 from tokgate.errors import HostFault, UsageFault
 
 RELEASE = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]+\])?==(?P<version>[^\s;]+)$")
+VERSION = re.compile(r"^\d+(?:\.\d+)*[A-Za-z0-9.!+_-]*$")
 MIB = 2**20
 
 
@@ -72,6 +73,10 @@ def pack(
         UsageFault: the requirement, the base or the folder cannot be used.
         HostFault: resolving, installing or compressing failed.
     """
+    if base is not None and not _can_be_base(base):
+        raise UsageFault(
+            f"--base {base}: no pack at {base}, and no version", ["write for instance --base 0.5.13.post1"]
+        )
     if piece_bytes < 1:
         raise UsageFault("--piece-mib must be above 0")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -119,6 +124,11 @@ def _environment(requirement: str, folder: Path, rules: Rules, say: Callable[[st
     chosen = Lock.parse(lock.requirements(carried))
     site = install(chosen, rules, folder / "site")
     return Environment(f"{name}-{found['version']}", found["version"], lock, text, site)
+
+
+def _can_be_base(base: str) -> bool:
+    """Whether it is a pack's folder, a version, or NAME==VERSION."""
+    return Path(base, unpack.MANIFEST).is_file() or bool(VERSION.match(base) or RELEASE.match(base))
 
 
 def _base(

@@ -220,6 +220,9 @@ def _sha256(path: Path) -> str:
 
 
 def _command(options: argparse.Namespace) -> int:
+    if not (options.pack / MANIFEST).is_file():
+        print(f"unpack: no pack at {options.pack}: it has no {MANIFEST}", file=sys.stderr)
+        return 2
     try:
         engine = unpack(options.pack, options.to, options.python, options.base)
     except Refused as refusal:

@@ -121,6 +121,7 @@ def test_figures_edited_by_hand_are_refused_with_their_line(tmp_path: Path, make
     with pytest.raises(ConfigFault, match=r"chat-bs1\.yaml") as caught:
         read(tmp_path)
     assert "edited after `tokgate accept` wrote it" in str(caught.value)
+    assert f"git checkout {path} brings it back, tokgate accept records a new session" in str(caught.value)
     line = next(
         n for n, text in enumerate(good.splitlines(), 1) if "digest:" in text and "_digest" not in text
     )
@@ -136,3 +137,10 @@ def test_digests_of_earlier_epochs_survive_a_change_of_identity(tmp_path: Path, 
     accept(tmp_path, [make_sample({"output_tok_s": 82.5})])
     accept(tmp_path, [make_sample({"output_tok_s": 1e-05})], run="r2", new_epoch=True)
     assert read(tmp_path).series("output_tok_s") == [[1e-05]]
+
+
+def test_an_unknown_key_is_answered_with_the_keys_of_the_file(tmp_path: Path, make_sample: Make) -> None:
+    (path,) = accept(tmp_path, [make_sample({"output_tok_s": 82.5})])
+    path.write_text(path.read_text() + "zzz: 1\n")
+    with pytest.raises(ConfigFault, match=r"zzz: unknown key; known here: epochs, identity, schema$"):
+        read(tmp_path)

@@ -19,7 +19,7 @@ from tokgate.errors import LoadFault, SampleFault
 from tokgate.gate import calibrating, calibrations
 from tokgate.gate.block_plan import Arm, BlockPlan
 from tokgate.gate.blocks import BlockRunner
-from tokgate.gate.calibrating import store
+from tokgate.gate.calibrating import Calibrated, store
 from tokgate.gate.setup import Setup
 from tokgate.load.sample import Identity
 
@@ -128,6 +128,24 @@ def test_a_budget_ends_the_session_before_a_block_that_would_not_fit(setup: Setu
     # A block takes 80 s here: two fit into 200 s.
     (done,) = calibrate(setup, ["baseline"], blocks=20, minutes=200 / 60, bench=hosts, clock=clock, say=str)
     assert (done.blocks, done.asked) == (2, 20)
+
+
+def test_blocks_of_an_earlier_call_say_how_long_the_next_takes(setup: Setup) -> None:
+    def within(minutes: float) -> Calibrated:
+        hosts = Hosts()
+
+        def clock() -> float:
+            return hosts.bench.now_s if hasattr(hosts, "bench") else 0.0
+
+        (done,) = calibrate(
+            setup, ["baseline"], blocks=20, minutes=minutes, bench=hosts, clock=clock, say=str
+        )
+        return done
+
+    # Of a new session nothing is known: its first block (80 s) is measured, whatever the budget.
+    first, later, enough = within(0.02), within(1), within(1.5)
+    assert (first.blocks, later.blocks, enough.blocks) == (1, 1, 2)
+    assert first.folder == later.folder == enough.folder
 
 
 def who(setup: Setup, **parts: str) -> Identity:

@@ -308,7 +308,7 @@ def test_command(
     assert main(["pack", "sglang==0.5.15", *arguments]) == 0
     assert "not carried: 1 packages" in capsys.readouterr().out
     assert main(["unpack", str(tmp_path / "out"), "--to", str(tmp_path / "engine")]) == 0
-    assert main(["unpack", str(tmp_path), "--to", str(tmp_path / "other")]) == 3
+    assert main(["unpack", str(tmp_path), "--to", str(tmp_path / "other")]) == 2
     assert main(["pack", "sglang==0.5.15", *arguments]) == 2
     rules_file.write_text("python: 3\nprun: []\n")
     assert main(["pack", "sglang==0.5.15", "--out", str(tmp_path / "o2"), "--rules", str(rules_file)]) == 2
@@ -322,3 +322,12 @@ def test_shipped_rules_are_readable_and_carry_sglang() -> None:
     assert not rules.prunes("sgl_kernel/sm90/common_ops.abi3.so")
     # Where the wheels of 0.5.15.post1 have them; the static library alone is 28 MB of a pack.
     assert rules.prunes("xgrammar/lib/libxgrammar.a") and rules.prunes("sgl_kernel/flash_ops.abi3.so")
+
+
+def test_a_path_that_is_no_pack_is_a_usage_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, nope = tmp_path / "out", tmp_path / "nope"
+    assert main(["pack", "sglang==0.5.15", "--out", str(out), "--base", str(nope)]) == 2
+    assert f"no pack at {nope}, and no version" in capsys.readouterr().err
+    assert not out.exists()
+    assert main(["unpack", str(nope), "--to", str(out)]) == 2
+    assert f"unpack: no pack at {nope}" in capsys.readouterr().err

@@ -53,3 +53,25 @@ def test_root_follows_tokgate_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.delenv("TOKGATE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert environments.root() == tmp_path / ".cache" / "tokgate" / "environments"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sglang==abc"],
+        ["requests==2.0"],
+        ["sglang==0.5.15", "--python", "abc"],
+        ["0.5.15", "--python", "2.7"],
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_installer_runs(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_: object) -> str:
+        raise AssertionError("an installer was run")
+
+    monkeypatch.setattr("tokgate.environments.installer.run", never)
+    assert run(["env", "make", *arguments, "--root", str(tmp_path)]) == 2
+    shown = capsys.readouterr().err
+    assert "expected" in shown or "is not SGLang" in shown
+    assert list(tmp_path.iterdir()) == []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from tokgate.environments.wanted import parse, slug
+from tokgate.environments.wanted import parse, python_version, slug
 from tokgate.errors import UsageFault
 
 SHA = "1f0c" * 10
@@ -67,6 +68,9 @@ def test_wheel_and_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageFault, match="no wheel"):
         parse(str(path))
     path.touch()
+    with pytest.raises(UsageFault, match="is no wheel: expected a zip file named as in"):
+        parse(str(path))
+    zipfile.ZipFile(path, "w").close()
     assert (parse(str(path)).source, parse(str(path)).package) == ("wheel", "sglang")
     assert parse(str(tmp_path)).source == "folder"
 
@@ -80,3 +84,32 @@ def test_other_text_is_refused_with_the_forms(text: str) -> None:
 
 def test_names_are_safe_as_folders() -> None:
     assert slug("../a b[c]/d") == "a-b-c-d"
+
+
+@pytest.mark.parametrize("version", ["abc", "0.5.x", "0.5.15-cpu", "0.5..1"])
+def test_a_version_that_is_none_is_refused(version: str) -> None:
+    with pytest.raises(UsageFault, match="is no version; expected numbers"):
+        parse(f"sglang=={version}")
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["0.5", "0.5.15.post1", "0.6.0rc1", "0.5.16.dev20+g1f0c2a7", "1!2.0", "0.5.post1.dev3", "0.5-1"],
+)
+def test_a_version_of_any_form_is_taken(version: str) -> None:
+    assert parse(f"sglang=={version}").version == version
+
+
+def test_another_package_is_not_an_engine(tmp_path: Path) -> None:
+    path = tmp_path / "requests-2.0-py3-none-any.whl"
+    zipfile.ZipFile(path, "w").close()
+    for text in ("requests==2.0", f"requests @ git+https://example.org/r.git@{SHA}", str(path)):
+        with pytest.raises(UsageFault, match="requests is not SGLang"):
+            parse(text)
+
+
+def test_python_is_a_version_of_cpython_that_sglang_runs_on() -> None:
+    assert python_version("3.12") == "3.12"
+    for text in ("abc", "2.7", "3", "3.7", "3.12 ", ""):
+        with pytest.raises(UsageFault, match=r"--python .*: expected a version of CPython, 3\.8 or later"):
+            python_version(text)

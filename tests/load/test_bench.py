@@ -14,6 +14,10 @@ import pytest
 
 from tests.load.peers import HEAD, chunk, event, stream
 from tokgate.cli import run
+from tokgate.config.workloads import Prompts, Workload
+from tokgate.errors import UsageFault
+from tokgate.load.discovery import Discovery, discover, fits
+from tokgate.load.routes import resolve
 from tokgate.load.sample import Request
 
 
@@ -156,3 +160,33 @@ def test_a_measurement_that_is_told_to_stop_leaves_no_file(scripted, tmp_path, n
     assert output == f"tokgate bench: ended by {signal.Signals(number).name}\n"
     assert process.returncode == 3
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"model_path": "m", "context_length": 4096},
+        {"model_path": "m", "context_length": None, "data": [{"id": "m", "max_model_len": 4096}]},
+    ],
+    ids=["server_info", "models"],
+)
+def test_more_than_the_servers_context_is_refused_before_anything_is_sent(scripted, capsys, info) -> None:
+    server = scripted(lambda _: [HEAD, ...])
+    server.info = json.dumps(info).encode()
+    assert bench(server.url, "--prompt-tokens", 10_000_000) == 2
+    shown = capsys.readouterr().err
+    assert (
+        "10000000 prompt tokens and 128 output tokens are 10000128; the server's context length is 4096"
+        in shown
+    )
+    assert bench(server.url, "--prompt-tokens", 4000, "--output-tokens", 97) == 2
+    assert server.requests == []
+
+
+def test_all_of_the_context_may_be_used_and_a_server_that_does_not_tell_it_is_asked(scripted) -> None:
+    target = resolve(scripted(lambda _: [HEAD, ...]).url)
+    plan = Workload("bench", 1, 1, 96, prompts=Prompts(length_tokens=4000))
+    fits(plan, Discovery("generate", "m", "s", 4096))
+    fits(plan, discover(target, route="generate"))
+    with pytest.raises(UsageFault, match="context length is 4095"):
+        fits(plan, Discovery("generate", "m", "s", 4095))

@@ -14,7 +14,7 @@ import typer
 from tokgate import __version__
 from tokgate.config.workloads import Arrival, Prompts, Route, Workload, load_workloads
 from tokgate.errors import LoadFault, UsageFault
-from tokgate.load.discovery import discover
+from tokgate.load.discovery import discover, fits
 from tokgate.load.prompts import PromptSet, build
 from tokgate.load.routes import Protocol, resolve
 from tokgate.load.sample import write_json
@@ -114,6 +114,7 @@ def bench(
         )
         if plan.arrival is None and plan.requests < plan.concurrency:
             raise UsageFault(f"--requests {plan.requests} is fewer than --concurrency {plan.concurrency}")
+    fits(plan, found)
     protocol = replace(protocol, model=found.model)
     deadlines = Deadlines(first_token_s=first_token_s, gap_s=gap_s, request_s=request_s)
     slo = Slo(slo_ttft_s, slo_tpot_ms) if slo_ttft_s is not None or slo_tpot_ms is not None else None

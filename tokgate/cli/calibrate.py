@@ -41,7 +41,11 @@ def run(
         int, typer.Option(min=1, max=1000, help="runs of a workload on each launch")
     ] = RUNS_PER_ARM,
     budget_minutes: Annotated[
-        float | None, typer.Option(min=0.01, help="begin no block that would not end within")
+        float | None,
+        typer.Option(
+            min=0.01,
+            help="begin no block that would not end within, but a profile's first, whose length is not known",
+        ),
     ] = None,
     config_folder: Annotated[Path, typer.Option(help="where the YAML files stand")] = Path("perf_tests"),
     results: Annotated[Path, typer.Option(help="where sessions are stored")] = Path("results"),

@@ -12,7 +12,7 @@ from tokgate import environments
 from tokgate.environments import engine, environment, installer, shelf
 from tokgate.environments.environment import standing
 from tokgate.environments.recipe import RECIPES
-from tokgate.environments.wanted import parse
+from tokgate.environments.wanted import parse, python_version
 from tokgate.errors import UsageFault
 
 app = typer.Typer(help="Make, list and remove the environments that engines run in.", no_args_is_help=True)
@@ -37,7 +37,8 @@ def make_command(
     root: Root = None,
     repo: Annotated[Path | None, typer.Option(help="Local clone, for commit:SHA.")] = None,
     python: Annotated[
-        str | None, typer.Option(help="CPython's version, as in 3.12; by default the running one.")
+        str | None,
+        typer.Option(help="CPython's version, 3.8 or later, as in 3.12; by default the running one."),
     ] = None,
     keep_gib: Annotated[
         float | None,
@@ -56,6 +57,8 @@ def make_command(
         name = _make_recipe(what, folder, rebuild)
     else:
         wanted = parse(what, repo)
+        if python is not None:
+            python_version(python)
         if dry_run:
             found = engine.resolved(wanted, folder, _aside, python or installer.running(), anew=True)
             typer.echo(found.text, nl=False)

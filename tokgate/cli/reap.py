@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Annotated
 
 import typer
 
 from tokgate.host import gpu, lock, marker, proc
+from tokgate.load import scratch
 
 app = typer.Typer(add_completion=False)
 
@@ -15,7 +17,7 @@ app = typer.Typer(add_completion=False)
 def reap(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list only")] = False,
 ) -> None:
-    """Kill processes of launches whose tokgate is dead, and remove the locks it held.
+    """Kill processes of launches whose tokgate is dead, and remove the locks and measurement folders it held.
 
     Only processes that carry a tokgate's mark in their environment are touched, and only when that
     tokgate is dead; those of one in another PID namespace (a container) are listed and left alone.
@@ -35,14 +37,20 @@ def reap(
     for item in marked:
         if item.owner == "elsewhere":
             print(f"left alone: pid {item.process.pid}: its tokgate runs in another PID namespace")
+    folders = scratch.left_behind()
+    for folder in folders:
+        print(f"{folder}: of a measurement whose tokgate is dead")
     if dry_run:
-        print(f"{len(dead)} processes would be killed")
+        print(f"{len(dead)} processes would be killed, {len(folders)} folders removed")
         return
     for mark in {item.mark for item in dead}:
         marker.kill(mark, [item.process for item in dead if item.mark == mark])
     left = [item.process for item in dead if proc.is_same(item.process)]
     locks = lock.remove_stale()
-    print(f"{len(dead) - len(left)} processes killed, {len(locks)} stale locks removed")
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    gone = sum(not folder.exists() for folder in folders)
+    print(f"{len(dead) - len(left)} processes killed, {len(locks)} stale locks and {gone} folders removed")
     if left:
         print(f"still running: {', '.join(f'pid {process.pid}' for process in left)} (another user's?)")
         raise typer.Exit(3)

@@ -184,7 +184,7 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def known_keys(model: type[BaseModel], where: Location) -> list[str]:
-    """Field names of the model that stands at ``where`` below ``model``."""
+    """Keys, as a file has them, of the model that stands at ``where`` below ``model``."""
     current: list[type[BaseModel]] = [model]
     for part in where:
         following: list[type[BaseModel]] = []
@@ -196,7 +196,7 @@ def known_keys(model: type[BaseModel], where: Location) -> list[str]:
                 # A key of a mapping field: the location names the entry, the models stay the same.
                 following.append(candidate)
         current = following
-    return [name for candidate in current for name in candidate.model_fields]
+    return [field.alias or name for candidate in current for name, field in candidate.model_fields.items()]
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,14 @@ Source = Literal["release", "git", "commit", "wheel", "folder"]
 PACKAGE = "sglang"
 NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 RELEASE = re.compile(rf"^(?P<name>{NAME})(?P<extras>\[[^\]]+\])?\s*==\s*(?P<version>[A-Za-z0-9.!+_-]+)$")
+# As PEP 440 has it: epoch, numbers, pre-, post- and development release, local part.
+VERSION = re.compile(
+    r"v?(?:\d+!)?\d+(?:\.\d+)*(?:[._-]?(?:a|b|c|rc|alpha|beta|pre|preview)[._-]?\d*)?"
+    r"(?:-\d+|[._-]?(?:post|rev|r)[._-]?\d*)?(?:[._-]?dev[._-]?\d*)?(?:\+[a-z0-9]+(?:[._-][a-z0-9]+)*)?",
+    re.IGNORECASE,
+)
+PYTHON = re.compile(r"3\.(?P<minor>\d{1,2})")
+PYTHON_MINOR_MIN = 8  # what any SGLang asked for
 BARE = re.compile(r"^\d+(?:\.\d+)+(?:[.\w+-]*)$")
 GIT = re.compile(
     rf"^(?P<name>{NAME})(?P<extras>\[[^\]]+\])?\s*@\s*git\+(?P<url>[^#]+?)@(?P<ref>[^@/#]+)"
@@ -91,10 +100,16 @@ def parse(text: str, repo: Path | None = None) -> Wanted:
     if BARE.match(asked):
         asked = f"{PACKAGE}=={asked}"
     if found := RELEASE.match(asked):
+        _is_sglang(found["name"], asked)
+        if VERSION.fullmatch(found["version"]) is None:
+            raise UsageFault(
+                f"'{asked}': '{found['version']}' is no version; expected numbers, as in {PACKAGE}==0.5.15.post1"
+            )
         return Wanted(
             asked, "release", normalised(found["name"]), found["extras"] or "", version=found["version"]
         )
     if found := GIT.match(asked):
+        _is_sglang(found["name"], without_password(asked))
         return Wanted(
             without_password(asked),
             "git",
@@ -108,10 +123,36 @@ def parse(text: str, repo: Path | None = None) -> Wanted:
     if path.suffix == ".whl" and "://" not in asked:
         if not path.is_file():
             raise UsageFault(f"no wheel {path}")
+        if path.name.count("-") < 4 or not zipfile.is_zipfile(path):
+            raise UsageFault(
+                f"{path} is no wheel: expected a zip file named as in {PACKAGE}-0.5.16-py3-none-any.whl"
+            )
+        _is_sglang(path.name.split("-")[0], asked)
         return Wanted(asked, "wheel", normalised(path.name.split("-")[0]), location=str(path.absolute()))
     if asked and path.is_dir():
         return Wanted(asked, "folder", "", location=str(path.absolute()))
     raise UsageFault(f"cannot make an environment of '{without_password(asked)}'", FORMS)
+
+
+def python_version(text: str) -> str:
+    """A version of CPython that ``--python`` may name, as in ``3.12``.
+
+    Raises:
+        UsageFault: it is none, or one for which there is no SGLang.
+    """
+    found = PYTHON.fullmatch(text)
+    if found is None or int(found["minor"]) < PYTHON_MINOR_MIN:
+        raise UsageFault(
+            f"--python {text}: expected a version of CPython, 3.{PYTHON_MINOR_MIN} or later, as in 3.12"
+        )
+    return text
+
+
+def _is_sglang(name: str, asked: str) -> None:
+    if normalised(name) != PACKAGE:
+        raise UsageFault(
+            f"'{asked}': {name} is not SGLang; an engine's environment is of the package {PACKAGE}"
+        )
 
 
 def slug(text: str) -> str:

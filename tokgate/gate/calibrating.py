@@ -62,7 +62,9 @@ def calibrate(
         names: of profiles.
         blocks: wanted in each profile's session.
         runs_per_arm: of each workload on each launch; a verdict uses the calibration of blocks of its own form.
-        minutes: budget of this call; no block is begun that would not end in time.
+        minutes: budget of this call; no block is begun that would not end in time, judged by the longest of the
+            session, blocks of earlier calls included. The first block of a session has no known length: it is
+            begun while time is left.
         bench: launches servers.
         say: told of every block.
 

@@ -63,7 +63,7 @@ def find_all() -> list[Marked]:
         if process.alive and needle in proc.environment_bytes(process.pid):
             environment = proc.environment(process.pid) or {}
             if MARK in environment:
-                found.append(Marked(process, environment[MARK], _owner_state(environment.get(OWNER, ""))))
+                found.append(Marked(process, environment[MARK], owner_state(environment.get(OWNER, ""))))
     return found
 
 
@@ -95,7 +95,8 @@ def _namespace() -> str:
         return "?"
 
 
-def _owner_state(token: str) -> str:
+def owner_state(token: str) -> str:
+    """``alive``, ``dead`` or ``elsewhere``, of the process that an :func:`owner_token` names."""
     try:
         pid, start, namespace = token.split("/")
         if namespace != _namespace():

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from tokgate.config.workloads import Workload
@@ -20,8 +18,8 @@ from tokgate.load.prompts import PromptSet
 from tokgate.load.recording import Recording, Timeline, read
 from tokgate.load.routes import Protocol
 from tokgate.load.sample import Audit, Request, Void
+from tokgate.load.scratch import scratch, write_requests
 from tokgate.load.tap import allowed
-from tokgate.server import reaper
 
 Stamps = Literal["kernel", "tap"]
 
@@ -157,9 +155,8 @@ def measure(
         due_s = arrivals.schedule(workload.arrival, len(bodies), prompts)
     slots = min(workload.concurrency, len(bodies)) if closed else 0
     count = min(workers or -(-max(slots, 1) // SLOTS_PER_WORKER), max(slots, 1) if closed else len(bodies))
-    with tempfile.TemporaryDirectory(prefix="tokgate-load-") as name, reaper.removed_if_killed(Path(name)):
-        folder = Path(name)
-        spans = _write_requests(folder / "requests.bin", bodies)
+    with scratch() as folder:
+        spans = write_requests(folder / "requests.bin", bodies)
         for worker in range(count):
             plan = [
                 [i, int(due_s[i] * 1e9), *spans[i], asked[i]]
@@ -183,15 +180,6 @@ def measure(
     if recording.stalls:
         raise Stall(*recording.stalls[0], measurement)
     return measurement
-
-
-def _write_requests(path: Path, bodies: Sequence[bytes]) -> list[tuple[int, int]]:
-    path.write_bytes(b"".join(bodies))
-    spans, at = [], 0
-    for body in bodies:
-        spans.append((at, at + len(body)))
-        at += len(body)
-    return spans
 
 
 def _judge(

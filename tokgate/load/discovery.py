@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokgate.config.workloads import Route
-from tokgate.errors import LoadFault
+from tokgate.config.workloads import Route, Workload
+from tokgate.errors import LoadFault, UsageFault
 from tokgate.load.routes import Target
 
 MAX_ANSWER = 4 << 20
@@ -17,11 +17,16 @@ MAX_ANSWER = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What a server speaks: route, model name, and how it calls itself."""
+    """What a server speaks: route, model name, and how it calls itself.
+
+    Attributes:
+        context_tokens: longest prompt and output together that it takes; ``None`` where it does not say.
+    """
 
     route: Route
     model: str
     server: str
+    context_tokens: int | None = None
 
 
 def discover(
@@ -57,7 +62,36 @@ def discover(
         )
     name = model or (names[0] if names else "default")
     what = f"SGLang, {own.get('model_path')}" if own is not None and sglang else f"OpenAI-compatible, {name}"
-    return Discovery(route or ("generate" if sglang else "completions"), name, what)
+    lengths = [item.get("max_model_len") for item in _items(listed) if item.get("id") in (name, *names[:1])]
+    if sglang and not any(_is_length(length) for length in lengths):
+        for path in ("/server_info", "/get_server_info"):
+            lengths.append((_get(target, path, headers, timeout_s) or {}).get("context_length"))
+            if _is_length(lengths[-1]):
+                break
+    context = next((length for length in lengths if _is_length(length)), None)
+    return Discovery(route or ("generate" if sglang else "completions"), name, what, context)
+
+
+def fits(workload: Workload, found: Discovery) -> None:
+    """Check that generated prompts and the output asked fit the server's context, where it tells its length.
+
+    Texts and traces are left to the server, which alone knows their tokens.
+
+    Raises:
+        UsageFault: they do not.
+    """
+    length, output = workload.prompts.length_tokens, workload.output_tokens
+    limit = found.context_tokens
+    if workload.prompts.kind == "tokens" and limit is not None and length + output > limit:
+        raise UsageFault(
+            f"{length} prompt tokens and {output} output tokens are {length + output}; "
+            f"the server's context length is {limit}",
+            ["ask for less, or start the server with a longer context"],
+        )
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _items(listed: dict[str, Any] | None) -> list[dict[str, Any]]:
