@@ -8,7 +8,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source ci/environment.sh
 read -r -a more <<<"${TOKGATE_BUMP_OPTIONS:-}"
-if [ -n "${TOKGATE_BASE:-}" ] && [[ " $* ${more[*]}" != *" --from"* ]]; then
+# A bump that is taken up has its old version.
+if [ -n "${TOKGATE_BASE:-}" ] && [[ " $* ${more[*]}" != *" --from"* && " $* ${more[*]}" != *" --resume"* ]]; then
   more+=(--base "$TOKGATE_BASE")
 fi
 exec "$PYTHON" -m tokgate bump --budget-minutes "${TOKGATE_BUDGET_MINUTES:-60}" "$@" "${more[@]}"
