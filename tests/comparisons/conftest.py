@@ -55,6 +55,8 @@ def well(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return gate(
         tmp_path_factory.mktemp("well"),
         *STEADY,
+        # Of two runs a side one slow one hides that graphs pay.
+        "--runs=5",
         "--profiles=baseline-eager,eagle3-graphs,eagle3-eager,eagle3-attn-decode",
         "-k=test_replay or on_off or test_attention_mode",
     )
