@@ -14,7 +14,7 @@ from tokgate.analysis.voids import void_reasons
 from tokgate.config.gate import VoidBounds
 from tokgate.gate import watch
 from tokgate.gate.setup import Setup
-from tokgate.gate.watch import Watch
+from tokgate.gate.watch import Blind, Watch
 from tokgate.host import gpu
 from tokgate.host.contention import difference
 from tokgate.load.sample import Audit, Identity, Sample
@@ -79,3 +79,28 @@ def test_an_nvml_that_hangs_is_given_up(setup: Setup, monkeypatch: pytest.Monkey
 def test_other_engines_have_no_gpu_to_watch(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "open_nvml", lambda: pytest.fail("not asked for an emulated engine"))
     assert Watch(setup, beside=lambda: []).snapshot([]).foreign is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "absent", "named"),
+    [
+        ("gpu", "foreign_gpu_processes", ["foreign_gpu_process"]),
+        ("emulated", "foreign_gpu_processes", []),
+        ("emulated", "stolen_share", ["steal"]),
+        ("gpu", None, []),
+    ],
+)
+def test_what_was_not_watched_is_said(kind: str, absent: str | None, named: list[str]) -> None:
+    counters = {
+        "scheduler_run_delay_s": 0.0,
+        "gpu_power_throttle_s": 0.0,
+        "gpu_thermal_throttle_s": 0.0,
+        "foreign_gpu_processes": 0.0,
+        "stolen_share": 0.0,
+    }
+    blind = Blind(kind)
+    for missing in (None, absent):
+        kept = {name: value for name, value in counters.items() if name != missing}
+        blind.add(Sample(WHO, (), Audit("kernel", lag_p99_s=0.0), {}, 1.0, contention=kept))
+    assert [line.partition(":")[0] for line in blind.remarks()] == named
+    assert all("not watched in 1 of 2 runs" in line for line in blind.remarks())

@@ -26,6 +26,10 @@ _HOST = {
 }
 
 
+GPU_CAUSES = ("gpu_power_throttle", "gpu_thermal_throttle", "foreign_gpu_process")
+"""Causes that need a GPU."""
+
+
 def void_reasons(sample: Sample, bounds: VoidBounds) -> tuple[Void, ...]:
     """Every reason why a run does not count, those already recorded first.
 

@@ -22,7 +22,7 @@ from tokgate.gate.runs import Measured, Runs
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER, Starter
 from tokgate.gate.traces import Traced
-from tokgate.gate.watch import Watch, memory
+from tokgate.gate.watch import Blind, Watch, memory
 from tokgate.host.contention import difference
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure
@@ -77,6 +77,9 @@ class Measurer:
         results: where Samples go.
         starter: knows which model a profile serves.
         beside: processes of other servers that the gate keeps up on the same GPUs.
+
+    Attributes:
+        blind: what no run could have been void by, because it was not watched.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Measurer:
     ) -> None:
         self._setup = setup
         self._watch = Watch(setup, beside)
+        self.blind = Blind(setup.engine.kind)
         self._results = results
         self._starter = starter
         self._cancelled = threading.Event()
@@ -265,6 +269,7 @@ class Measurer:
             raise LoadFault(
                 f"no request of {workload.name}[{profile.name}] succeeded: {first.outcome}: {first.detail}"
             )
+        self.blind.add(sample)
         reasons = void_reasons(sample, self._setup.gate.void)
         advisory = self._setup.gate.void.advisory_on.get(self._setup.engine.kind, [])
         return replace(

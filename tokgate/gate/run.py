@@ -86,10 +86,13 @@ class Run:
             self.comparisons = Comparisons(setup.gate)
             self._rooflines = Rooflines(setup.engine, self._starter)
             measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
+            self._measurer = Measurer(
+                setup, self.results, self._starter, beside=lambda: self.campaign.processes()
+            )
             self.campaign = Campaign(
                 [self._planned(name, measured) for name in self._with_references(profiles)],
                 self._starter,
-                Measurer(setup, self.results, self._starter, beside=lambda: self.campaign.processes()),
+                self._measurer,
                 side_by_side=setup.engine.kind == "emulated" and setup.request.start_together == 1,
                 together=setup.request.start_together,
             )
@@ -297,7 +300,11 @@ class Run:
         try:
             for teardown in self.campaign.close():
                 self._judge_end(teardown)
-            self.remarks += [*upkeep.remarks(self.setup), *self._starter.forced]
+            self.remarks += [
+                *self._measurer.blind.remarks(),
+                *upkeep.remarks(self.setup),
+                *self._starter.forced,
+            ]
             text = report(self.setup.header(), self.verdicts)
             self._write(partial(write_text, self.results.folder / "report.md", text))
         finally:

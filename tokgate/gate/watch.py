@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from tokgate.analysis.voids import GPU_CAUSES, unwatched
 from tokgate.gate.setup import Setup
 from tokgate.host import gpu
 from tokgate.host.contention import Snapshot, snapshot
+from tokgate.load.sample import Sample
 from tokgate.server.running import Server
 
 NVML_S = 5.0
@@ -39,6 +42,32 @@ class Watch:
                 return found
             self._gpus = None
         return snapshot(pids)
+
+
+class Blind:
+    """Counts what could not have been seen: a run is not cleared of a cause that nobody looked for.
+
+    Args:
+        kind: of the engine; one without a GPU is not blind for what a GPU does.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._runs = 0
+        self._causes: Counter[str] = Counter()
+
+    def add(self, sample: Sample) -> None:
+        """One measured run."""
+        self._runs += 1
+        self._causes.update(c for c in unwatched(sample) if self._kind == "gpu" or c not in GPU_CAUSES)
+
+    def remarks(self) -> list[str]:
+        """One line for each cause that some run could not have been void by."""
+        return [
+            f"{cause}: not watched in {count} of {self._runs} runs (no counter of it was read), so none of these is "
+            "cleared of it"
+            for cause, count in sorted(self._causes.items())
+        ]
 
 
 def memory(server: Server) -> dict[str, float]:
