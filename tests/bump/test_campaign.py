@@ -169,3 +169,12 @@ def test_200_bumps_of_a_version_against_itself_alarm_at_most_twice() -> None:
 @pytest.mark.slow
 def test_half_the_speed_is_found_in_most_of_40_bumps() -> None:
     assert bumps(40, -0.5).alarmed >= 36
+
+
+def test_parity_without_answers_is_undecided_and_said(campaign: Make) -> None:
+    """Virtual servers answer nothing: what was asked for is named, and what was not asked for is no verdict."""
+    measured = campaign(0.0, blocks=3)
+    told = [v for v in verdicts(measured, ["batch-1"]) if v.evidence.get("metric") == "greedy parity"]
+    assert [(v.kind, v.subject) for v in told] == [(Kind.INCONCLUSIVE, "parity-batch-1[baseline]")]
+    assert "no block holds the answers of both versions" in told[0].headline
+    assert not [v for v in verdicts(measured) if v.subject.startswith("parity")]

@@ -32,6 +32,7 @@ def report_of(
     stacks: tuple[Stack, Stack],
     again: str,
     remarks: Sequence[str] = (),
+    parity: Sequence[str] = (),
 ) -> BumpReport:
     """The report of what was measured so far.
 
@@ -39,10 +40,11 @@ def report_of(
         header: what was run, on what.
         stacks: of the old and the new engine.
         again: the command that goes on.
+        parity: cases of greedy parity that were asked for.
     """
     moved: Moves = moves(*stacks)
     groups = campaign.groups
-    found = verdicts(campaign)
+    found = verdicts(campaign, parity)
     old, new = campaign.ask.old, campaign.ask.new
     stopped_early = campaign.spent is None or campaign.spent.reason == "minutes"
     seconds = sum(block.seconds for group in groups for block in group.runner.blocks)

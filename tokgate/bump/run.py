@@ -114,6 +114,7 @@ def measure(
                 stacks=stacks,
                 again=again(options, folder),
                 remarks=told,
+                parity=options.parity,
             )
             write_reports(folder, report)
     return Finished(folder, report)

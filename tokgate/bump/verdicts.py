@@ -23,8 +23,13 @@ from tokgate.gate.words import count, figure
 from tokgate.verdict import Kind, Verdict
 
 
-def verdicts(campaign: Standing) -> list[Verdict]:
-    """All verdicts that the blocks so far allow, profile by profile; none is left out for want of data."""
+def verdicts(campaign: Standing, parity: Sequence[str] = ()) -> list[Verdict]:
+    """All verdicts that the blocks so far allow, profile by profile.
+
+    Args:
+        campaign: with its blocks.
+        parity: cases of greedy parity that were asked for; one without answers of both versions is undecided.
+    """
     found: list[Verdict] = []
     groups = {name: group for group in campaign.groups for name in group.deciding}
     for profile in campaign.ask.profiles:
@@ -41,7 +46,7 @@ def verdicts(campaign: Standing) -> list[Verdict]:
         if profile.speculation is not None and ACCEPT_LENGTH in campaign.ask.metrics:
             found += [_accept(campaign.ask, group, profile, w.name) for w in campaign.ask.workloads]
         found += _graphs(campaign.ask, group, profile)
-        found += _parity(group, profile)
+        found += _parity(group, profile, parity)
     return found
 
 
@@ -259,7 +264,7 @@ def _graphs(ask: BumpAsk, group: Group, profile: Profile) -> list[Verdict]:
     return found
 
 
-def _parity(group: Group, profile: Profile) -> list[Verdict]:
+def _parity(group: Group, profile: Profile, asked: Sequence[str]) -> list[Verdict]:
     arms = [arm_of(group.sides, profile.name, side) for side in ("old", "new")]
     stored: list[Mapping[str, Any]] = [
         item
@@ -267,7 +272,18 @@ def _parity(group: Group, profile: Profile) -> list[Verdict]:
         for arm in arms
         for item in _list(block.arms[arm].extras.get("parity"))
     ]
-    return [stored_verdict(item) for item in stored]
+    found = [stored_verdict(item) for item in stored]
+    subjects = {verdict.subject for verdict in found}
+    return found + [
+        Verdict(
+            Kind.INCONCLUSIVE,
+            subject,
+            "greedy outputs not compared: no block holds the answers of both versions",
+            evidence={"profile": profile.name, "workload": f"parity-{name}", "metric": "greedy parity"},
+        )
+        for name in asked
+        if (subject := f"parity-{name}[{profile.name}]") not in subjects
+    ]
 
 
 def _list(value: object) -> list[Mapping[str, Any]]:
