@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.gate.runs import Finished, gate
+from tests.golden import compare
 from tokgate.verdict import Verdict
 
 MESSAGES = Path(__file__).parents[1] / "messages" / "gate"
@@ -30,23 +29,8 @@ _NORMAL: tuple[tuple[str, str], ...] = (
 
 @pytest.fixture
 def golden() -> Callable[[str, Verdict], None]:
-    """Compares a verdict's message with the recorded one, figures normalised.
-
-    ``TOKGATE_RECORD_MESSAGES=1`` records instead (and fails, so that it never passes by accident).
-    """
-
-    def compare(name: str, verdict: Verdict) -> None:
-        text = verdict.text() + "\n"
-        for pattern, word in _NORMAL:
-            text = re.sub(pattern, word, text, flags=re.MULTILINE)
-        path = MESSAGES / f"{name}.txt"
-        if os.environ.get("TOKGATE_RECORD_MESSAGES") == "1":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            pytest.fail(f"recorded {path.name}:\n{text}")
-        assert text == path.read_text(encoding="utf-8")
-
-    return compare
+    """Compares a verdict's message with the recorded one, figures normalised."""
+    return lambda name, verdict: compare(MESSAGES / f"{name}.txt", verdict.text() + "\n", _NORMAL)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.gate.runs import ROOT, Finished, tokgate
+from tests.golden import compare
 from tests.host.fake_nvml import HEALTHY, FakeNvml
 from tokgate.errors import HostFault
 from tokgate.gate import setup as gate_setup
@@ -149,11 +150,7 @@ def test_a_start_on_two_gpus(tmp_path: Path, two: Callable[..., subprocess.Compl
         ("draft-extend", "TP0"),
     ]
     assert not list((tmp_path / "locks").glob("*.lock")), "the locks are given back"
-    text = _normal(verdict.text())
-    if os.environ.get("TOKGATE_RECORD_MESSAGES") == "1":
-        GOLDEN.write_text(text)
-        pytest.fail(f"recorded:\n{text}")
-    assert text == GOLDEN.read_text()
+    compare(GOLDEN, _normal(verdict.text()))
 
 
 def _normal(text: str) -> str:

@@ -3,7 +3,6 @@ a launch is left."""
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.golden import compare
 from tests.server.launches import Golden, Lateness, SpecMaker, spec_of, spec_of_fake
 from tokgate.config.engine import emulated_engine
 from tokgate.config.profiles import Profile, Speculation
@@ -74,24 +74,14 @@ def emulated_spec(tmp_path: Path) -> SpecMaker:
 
 @pytest.fixture
 def golden(tmp_path: Path) -> Golden:
-    """Compares an error's message with the recorded one, figures and paths normalised.
+    """Compares an error's message with the recorded one, figures and paths normalised."""
 
-    ``TOKGATE_RECORD_MESSAGES=1`` records instead (and fails, so that it never passes by accident).
-    """
-
-    def compare(name: str, error: TokgateError) -> None:
-        kind = type(error).__name__
-        text = _normal(f"{kind}: {error}", tmp_path) + "\n"
+    def held(name: str, error: TokgateError) -> None:
+        text = _normal(f"{type(error).__name__}: {error}", tmp_path) + "\n"
         files = [_normal(path.name, tmp_path) for path in getattr(error, "files", ())]
-        text += "".join(f"file: {name}\n" for name in files)
-        path = MESSAGES / f"{name}.txt"
-        if os.environ.get("TOKGATE_RECORD_MESSAGES") == "1":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            pytest.fail(f"recorded {path.name}:\n{text}")
-        assert text == path.read_text(encoding="utf-8")
+        compare(MESSAGES / f"{name}.txt", text + "".join(f"file: {name}\n" for name in files))
 
-    return compare
+    return held
 
 
 _NORMAL: tuple[tuple[str, str], ...] = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.gate.runs import ROOT, Finished, gate
+from tests.golden import compare
 from tokgate.verdict import Kind, Verdict
 
 pytestmark = pytest.mark.slow
@@ -48,16 +48,7 @@ def founding(folder: Path, *arguments: str) -> Finished:
 
 
 def golden(name: str, verdict: Verdict) -> None:
-    """``TOKGATE_RECORD_MESSAGES=1`` records (and fails, so that it never passes by accident)."""
-    text = verdict.text() + "\n"
-    for pattern, word in _NORMAL:
-        text = re.sub(pattern, word, text, flags=re.MULTILINE)
-    path = GOLDEN / f"{name}.txt"
-    if os.environ.get("TOKGATE_RECORD_MESSAGES") == "1":
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        pytest.fail(f"recorded {path.name}:\n{text}")
-    assert text == path.read_text(encoding="utf-8")
+    compare(GOLDEN / f"{name}.txt", verdict.text() + "\n", _NORMAL)
 
 
 def number(text: str, pattern: str) -> float:

@@ -1,0 +1,27 @@
+"""Golden messages: what is recorded is what people read, figures normalised."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+
+def compare(path: Path, text: str, normal: Iterable[tuple[str, str]] = ()) -> None:
+    """Hold a message against the recorded one.
+
+    ``TOKGATE_RECORD_MESSAGES=1`` records instead (and fails, so that it never passes by accident).
+
+    Args:
+        normal: pattern and replacement for what varies from run to run.
+    """
+    for pattern, word in normal:
+        text = re.sub(pattern, word, text, flags=re.MULTILINE)
+    if os.environ.get("TOKGATE_RECORD_MESSAGES") == "1":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        pytest.fail(f"recorded {path.name}:\n{text}")
+    assert text == path.read_text(encoding="utf-8")
