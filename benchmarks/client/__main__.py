@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -290,15 +291,15 @@ def main() -> int:
 def _experiments(bench: Bench, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for streams in (1, 16, 64, 256):
-        rows += settled(lambda c=streams: accuracy(bench, c))  # type: ignore[misc]
+        rows += settled(partial(accuracy, bench, streams))
     for streams in (256,) if quick else (16, 64, 256):
-        rows += settled(lambda c=streams: cost(bench, c, 3))  # type: ignore[misc]
-    rows += settled(lambda: cumulative(bench))
-    rows += settled(lambda: memory(bench))
+        rows += settled(partial(cost, bench, streams, 3))
+    rows += settled(partial(cumulative, bench))
+    rows += settled(partial(memory, bench))
     for route in ("generate", "completions"):
-        rows += settled(lambda r=route: speculative(bench, r))  # type: ignore[misc]
+        rows += settled(partial(speculative, bench, route))
     for stamps in ("kernel", "tap"):
-        rows += settled(lambda s=stamps: starved(bench, s))  # type: ignore[misc]
+        rows += settled(partial(starved, bench, stamps))
     if not quick:
         for streams in (64, 256):
             rows += side_by_side(bench, streams)

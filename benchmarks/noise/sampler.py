@@ -70,12 +70,14 @@ class _Gpu:
         self._library: Any = None
         try:
             import pynvml
-
+        except ImportError:
+            return
+        try:
             pynvml.nvmlInit()
             self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-            self._library = pynvml
-        except Exception:  # noqa: BLE001 - no driver, no module, no GPU: there is nothing to look at
+        except pynvml.NVMLError:  # no driver, or no GPU
             return
+        self._library = pynvml
 
     def read(self) -> dict[str, float]:
         n = self._library
@@ -93,7 +95,7 @@ class _Gpu:
         for name, ask in asked.items():
             try:
                 found[name] = float(ask())  # type: ignore[no-untyped-call]
-            except Exception:  # noqa: BLE001 - whatever it is, this GPU does not tell
+            except n.NVMLError:  # this GPU does not tell
                 continue
         return found
 

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,10 +169,8 @@ class Comparison:
                         continue
                     began = time.monotonic()
                     steps: list[Callable[[], None]] = [
-                        lambda s=server, p=plan, q=prompts, x=cell, i=info_s[name]: self._tokgate(
-                            s, p, q, x, i
-                        ),  # type: ignore[misc]
-                        lambda s=server, d=dataset, p=plan, x=cell: self._bench_serving(driver, s, d, p, x),  # type: ignore[misc]
+                        partial(self._tokgate, server, plan, prompts, cell, info_s[name]),
+                        partial(self._bench_serving, driver, server, dataset, plan, cell),
                     ]
                     for step in steps if number % 2 == 0 else reversed(steps):
                         try:

@@ -162,7 +162,10 @@ def test_no_workflow_pushes() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["yamllint", "--strict", "-c", ".yamllint", ".github"], ["zizmor", "--offline", "--quiet", ".github"]],
+    [
+        ["yamllint", "--strict", "-c", "ci/yamllint.yaml", ".github"],
+        ["zizmor", "--offline", "--quiet", ".github"],
+    ],
     ids=["yamllint", "zizmor"],
 )
 def test_linters_find_nothing(words: list[str]) -> None:

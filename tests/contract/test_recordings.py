@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,7 @@ def test_recording_holds_no_path_of_the_machine(name: str) -> None:
         str(transcript.model_info),
         transcript.after,
     ):
-        assert "/home/" not in text and "/root/" not in text and "/tmp/" not in text
+        assert not re.search(r"/(home|root|tmp)/", text)
 
 
 FATAL = b"[2026-11-29 11:45:28] Scheduler hit an exception: Traceback (most recent call last):\nValueError\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,4 +33,4 @@ def test_the_record_names_no_folder_of_that_machine() -> None:
     for path in ASSETS.rglob("*.txt"):
         text = path.read_text()
         assert len(text) < 65_000
-        assert not [word for word in ("/tmp/", "/opt/", "/root/", "/home/") if word in text], path
+        assert not re.search(r"/(tmp|opt|root|home)/", text), path
