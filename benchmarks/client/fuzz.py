@@ -1,26 +1,35 @@
 """Fuzz the client's parsers: ``python -m benchmarks.client.fuzz [--inputs 1000000] [--seed N]``.
 
 Each input is a damaged response cut at random places. What the worker keeps of it must equal what it keeps
-of the same bytes in one piece, and judging it must end in an outcome, never in an exception. Exits 1 with
-the input on the first difference. Hypothesis does the same in the tests, in small.
+of the same bytes in one piece, by Python's reader and by the compiled one, which must agree in every field;
+judging it must end in an outcome, never in an exception. Exits 1 with the input on the first difference.
+Hypothesis does the same in the tests, in small.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import itertools
 import json
 import random
+import select
+import socket
 import sys
+import tempfile
 import time
+from pathlib import Path
 
+from tokgate.load.compiled import CompiledReader
 from tokgate.load.connection import READ_SIZE, READABLE, Stream
 from tokgate.load.events import digest
+from tokgate.load.library import Unavailable, loaded, made
 from tokgate.load.reader import Control, Reader
 from tokgate.load.record import Line, Log, Record
 from tokgate.load.wire import Response
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+FORGET = 20_000  # inputs after which the readers start anew, so that memory stays bounded
 WORDS = (
     *(
         b"\r\n",
@@ -76,63 +85,119 @@ def response(rng: random.Random) -> bytes:
 
 
 class Play:
-    """Plays reads to a reader as the worker's loop does.
+    """Plays reads to a reader as the worker's loop does, over a pair of sockets.
 
     Args:
         keep_output_ids: as the worker is asked.
+        library: the compiled sweep; ``None`` for Python's.
+        room: entries of the compiled sweep's log.
 
     Attributes:
         looked: sizes of the reads that were not recognised by their shape.
     """
 
-    def __init__(self, keep_output_ids: bool = False) -> None:
+    def __init__(
+        self, keep_output_ids: bool = False, library: ctypes.CDLL | None = None, room: int = 4096
+    ) -> None:
         self._ids = keep_output_ids
-        self._log = Log()
-        self._reader = Reader(self._log, keep_output_ids)
+        self._epoll = select.epoll()
+        self._server, self._client = socket.socketpair()
+        self._client.setblocking(False)
+        self._epoll.register(self._client.fileno(), READABLE | select.EPOLLET)
+        self._reader = (
+            Reader(self._epoll, Log(), keep_output_ids)
+            if library is None
+            else CompiledReader(library, self._epoll, keep_output_ids, room)
+        )
+        self._stream = Stream(self._reader.on_align)
+        self._stream.adopt(self._client)
         self.looked: list[int] = []
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._epoll.close()
+        self._client.close()
+        self._server.close()
+
+    def __enter__(self) -> Play:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def record(self, pieces: list[bytes]) -> tuple[Record, Response]:
         """What the worker keeps of a response that arrives in these reads. Shapes learned before stay known."""
-        stream, record, over = Stream(), Record(0, 3, 1), False
+        stream, record, over = self._stream, Record(0, 3, 1), False
         stream.begin(record, memoryview(b""), 1)
         record.line, consumed = Line(1), 0
         reads = [piece[at : at + READ_SIZE] for piece in pieces for at in range(0, len(piece), READ_SIZE)]
         self.looked.clear()
 
-        def recv(buffers: list[bytearray], _: int) -> tuple[int, Control, int, None]:
-            nonlocal consumed
-            piece = reads.pop(0)
-            consumed += len(piece)
-            buffers[0][: len(piece)] = piece
-            return len(piece), [], 0, None
-
         def rest(_fd: int, _mask: int, _s: Stream | None, size: int, control: Control, now: int) -> None:
             nonlocal over
+            if size < 0:
+                size = self._client.recv_into(self._reader.buffer)
+                now = time.time_ns()
             self.looked.append(size)
             over = self._reader.take(stream, size, control, now)
 
-        stream.recv = recv
-        while reads and not over:
-            self._reader.sweep([(7, READABLE)], {7: stream}, rest)
+        for piece in reads:
+            self._server.sendall(piece)
+            consumed += len(piece)
+            if self._reader.sweep(1, {stream.fd: stream}, rest) != 1:
+                raise AssertionError("a read was not seen")
+            if over:
+                break
+        self._reader.catch_up([stream])
+        last_ns = record.last_ns
+        stream.record = None
+        stream.align(False)
         if not over:
             stream.response.eof()
-        self._log.settle()
+        self._reader.log.settle()
+        if record.users and last_ns != record.users[-1]:
+            raise AssertionError(f"last event at {record.users[-1]}, remembered as {last_ns}: {pieces!r}")
         if record.line.offset != consumed or sorted(record.ends) != list(record.ends):
             raise AssertionError(f"{consumed} bytes read, {record.line.offset} accounted for: {pieces!r}")
         return record, stream.response
 
     def kept(self, pieces: list[bytes]) -> tuple[object, ...]:
         """All that is judged later, times apart."""
-        record, response = self.record(pieces)
-        return (
-            len(record.counters) if self._ids else list(record.counters),
-            None if self._ids else record.whole,
-            digest(record, self._ids),
-            response.fault,
-            response.status,
-            response.finished,
-            bytes(response.body),
-        )
+        return judged(*self.record(pieces), self._ids)
+
+
+def judged(record: Record, response: Response, ids: bool = False) -> tuple[object, ...]:
+    """All of a record that is judged later, times apart: the same however the bytes were cut."""
+    return (
+        len(record.counters) if ids else list(record.counters),
+        None if ids else record.whole,
+        digest(record, ids),
+        response.fault,
+        response.status,
+        response.finished,
+        bytes(response.body),
+    )
+
+
+def fields(record: Record) -> tuple[object, ...]:
+    """Every field that a reader fills, times and tails apart: the same by both readers for the same cuts."""
+    return (
+        list(record.counters),
+        record.counted,
+        record.whole,
+        list(record.ends),
+        len(record.users),
+        len(record.stamps),
+        sorted(record.kept),
+        record.last_ns > 0,
+        (record.outcome, record.detail),
+    )
+
+
+def tails_agree(one: Record, other: Record) -> bool:
+    """Whether the same tails are kept. Python's quick way keeps less where the finish reason is near the end."""
+    pairs = [(one.kept[at], other.kept[at]) for at in one.kept]
+    return all(a.endswith(b) or b.endswith(a) for a, b in pairs)
 
 
 def cut(data: bytes, rng: random.Random) -> list[bytes]:
@@ -154,21 +219,48 @@ def main() -> int:
     rng = random.Random(seed)
     outcomes: dict[str, int] = {}
     began = time.monotonic()
-    learned, seen, recognised = Play(), 0, 0
-    for number in range(options.inputs):
-        data, ids = response(rng), rng.random() < 0.2
-        whole, pieces = Play(ids).kept([data]), cut(data, rng)
-        # Reads without ids go to one reader throughout, which knows the shapes of all inputs before.
-        if (Play(True) if ids else learned).kept(pieces) != whole:
-            print(f"seed {seed}, input {number}: the cuts change the result\n{pieces!r}")
-            return 1
-        if not ids:
-            seen, recognised = seen + len(pieces), recognised + len(pieces) - len(learned.looked)
-        outcome = whole[2].outcome  # type: ignore[attr-defined]
-        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+    with tempfile.TemporaryDirectory(prefix="tokgate-fuzz-") as folder:
+        try:
+            compiled = loaded(made(Path(folder), Path(folder)))
+            readers: dict[str, ctypes.CDLL | None] = {"python": None, "c": compiled}
+        except Unavailable as error:
+            print(f"the compiled reader is not fuzzed: {error}")
+            readers = {"python": None}
+        seen, recognised = 0, dict.fromkeys(readers, 0)
+        learned: dict[str, Play] = {}
+        for number in range(options.inputs):
+            if number % FORGET == 0:
+                for play in learned.values():
+                    play.close()
+                learned = {name: Play(library=library) for name, library in readers.items()}
+            data, ids = response(rng), rng.random() < 0.2
+            pieces = cut(data, rng)
+            with Play(ids) as play:
+                whole = play.kept([data])
+            found = {}
+            for name, library in readers.items():
+                # Reads without ids go to one reader throughout, which knows the shapes of inputs before.
+                play = Play(True, library) if ids else learned[name]
+                found[name] = play.record(pieces)
+                if judged(*found[name], ids) != whole:
+                    where = f"seed {seed}, input {number}, {name} reader"
+                    print(f"{where}: the cuts change the result\n{pieces!r}")
+                    return 1
+                if ids:
+                    play.close()
+                else:
+                    recognised[name] += len(pieces) - len(play.looked)
+            one, *others = (record for record, _ in found.values())
+            if any(fields(one) != fields(other) or not tails_agree(one, other) for other in others):
+                print(f"seed {seed}, input {number}: the readers differ\n{pieces!r}")
+                return 1
+            seen += 0 if ids else len(pieces)
+            outcome = whole[2].outcome  # type: ignore[attr-defined]
+            outcomes[outcome] = outcomes.get(outcome, 0) + 1
     counted = ", ".join(f"{name} {count}" for name, count in sorted(outcomes.items()))
     print(f"{options.inputs} inputs, seed {seed}, {time.monotonic() - began:.0f} s: no difference; {counted}")
-    print(f"{recognised / max(1, seen):.0%} of the reads were recognised by their shape")
+    shares = ", ".join(f"{name} {count / max(1, seen):.0%}" for name, count in recognised.items())
+    print(f"reads recognised by their shape: {shares}")
     return 0
 
 

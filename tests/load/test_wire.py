@@ -84,12 +84,14 @@ def test_parser_does_not_see_the_cuts(data: bytes, places: list[int]) -> None:
 
 def record_of(pieces: list[bytes], keep_output_ids: bool = False) -> tuple[Record, Response]:
     """What the worker keeps of a response that arrives as these reads."""
-    return Play(keep_output_ids).record(pieces)
+    with Play(keep_output_ids) as play:
+        return play.record(pieces)
 
 
 def kept(pieces: list[bytes], keep_output_ids: bool = False) -> tuple[object, ...]:
     """Everything that is judged later, times apart."""
-    return Play(keep_output_ids).kept(pieces)
+    with Play(keep_output_ids) as play:
+        return play.kept(pieces)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -98,11 +100,11 @@ def kept(pieces: list[bytes], keep_output_ids: bool = False) -> tuple[object, ..
 def test_reads_cut_at_chunks_or_anywhere_are_kept_alike(data: bytes, places: list[int], ids: bool) -> None:
     whole = kept([data], ids)
     assert kept(cut(data, places), ids) == whole
-    play = Play(ids)
-    for pieces in (at_chunks(stream(6)), at_chunks(data), at_chunks(data), cut(data, places)):
-        found = play.kept(pieces)  # the quick way, once the shapes are known
-    assert ids or found == whole
-    assert ids or play.kept(at_chunks(data)) == whole
+    with Play(ids) as play:
+        for pieces in (at_chunks(stream(6)), at_chunks(data), at_chunks(data), cut(data, places)):
+            found = play.kept(pieces)  # the quick way, once the shapes are known
+        assert ids or found == whole
+        assert ids or play.kept(at_chunks(data)) == whole
 
 
 def at_chunks(data: bytes) -> list[bytes]:
@@ -121,12 +123,12 @@ def test_the_quick_way_is_taken() -> None:
     assert not record.kept
 
     pieces = [HEAD + chunk(event(100)), *(chunk(event(n)) for n in range(101, 110))]
-    play = Play()
-    play.record(pieces)
-    assert play.looked == [len(piece) for piece in pieces]
-    play.record(pieces)
-    # The first holds head and event; the others are of known shape.
-    assert play.looked == [len(pieces[0])]
+    with Play() as play:
+        play.record(pieces)
+        assert play.looked == [len(piece) for piece in pieces]
+        play.record(pieces)
+        # The first holds head and event; the others are of known shape.
+        assert play.looked == [len(pieces[0])]
 
 
 def test_long_runs_hold_a_bounded_number_of_entries(monkeypatch: pytest.MonkeyPatch) -> None:
