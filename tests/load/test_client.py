@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -23,8 +24,19 @@ from tokgate.load.client import Deadlines, Measurement, Stall, measure
 from tokgate.load.prompts import build
 
 
+@pytest.fixture(params=["c", "python"], autouse=True)
+def reader(request, monkeypatch) -> str:
+    """All of this holds whoever reads."""
+    if request.param == "c" and shutil.which("cc") is None:
+        pytest.skip("no C compiler: the compiled reader cannot be made")
+    monkeypatch.setenv("TOKGATE_READER", request.param)
+    return request.param
+
+
 def run(url, plan, **options) -> Measurement:
-    return measure(url, plan, build(plan), **{"deadlines": QUICK, **options})
+    measured = measure(url, plan, build(plan), **{"deadlines": QUICK, **options})
+    assert measured.audit.reader == os.environ["TOKGATE_READER"]
+    return measured
 
 
 def causes(measured: Measurement) -> set[str]:
@@ -216,6 +228,13 @@ def test_a_silent_server_is_a_stall_with_its_phase(scripted, parts, phase) -> No
     requests = caught.value.measurement.requests
     assert sorted(r.outcome for r in requests) == ["ok", "stalled", "unsent", "unsent"]
     assert "1 of 4 requests were answered" in str(caught.value)
+
+
+def test_events_that_come_are_seen_to_come(scripted) -> None:
+    """A stream that lasts longer than the limit of a gap, and has none."""
+    parts = [HEAD, *(part for n in range(1, 20) for part in (chunk(event(n)), 0.1)), stream(20)[len(HEAD) :]]
+    measured = run(scripted(lambda _: parts).url, workload(output_tokens=20), deadlines=Deadlines(gap_s=0.6))
+    assert [r.completion_tokens for r in measured.requests] == [20]
 
 
 def test_drain_ends_what_never_ends(scripted) -> None:

@@ -68,8 +68,6 @@ static int64_t plain(const char *data, int64_t size, struct slot *slot) {
     while (digits < 4 && size - 4 - digits >= (int64_t)1 << 4 * digits) digits++;
     int64_t number = size - 4 - digits, head = digits + LENGTH(PREFIX);
     if (size < head + LENGTH(MIDDLE) + LENGTH(END)) return 0;
-    /* Not every size is one of a chunk: 16 bytes of data take 22, 15 take 20. */
-    if (digits > 1 && number < (int64_t)1 << 4 * (digits - 1)) return 0;
     for (int64_t i = 0; i < digits; i++)
         if (data[i] != "0123456789abcdef"[number >> 4 * (digits - 1 - i) & 15]) return 0;
     if (memcmp(data + digits, PREFIX, (size_t)LENGTH(PREFIX))) return 0;
