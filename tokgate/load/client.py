@@ -212,7 +212,7 @@ def _read_by(asked: ReadBy, workplace: Path) -> dict[str, str]:
 
 def _no_compiled_reader(why: str) -> HostFault:
     return HostFault(
-        f"the compiled reader cannot be had: {why}", ["leave out --reader c: Python reads instead"]
+        f"the compiled reader cannot be had: {why}", ["without TOKGATE_READER=c Python reads instead"]
     )
 
 
