@@ -86,7 +86,7 @@ def cost(bench: Bench, streams: int, quick: bool) -> list[Row]:
     machine's speed wanders; the median of the turns counts.
     """
     readers: tuple[ReadBy, ...] = ("auto",) if quick else ("auto", "python")
-    costs: dict[str, list[_Cost]] = {reader: [] for reader in readers}
+    costs: dict[ReadBy, list[_Cost]] = {reader: [] for reader in readers}
     raws, c, gated, theirs_us = [], f"c={streams}", streams == 256, None
     with truth_server(bench.truth, bench.server_cpus) as port:
         for _ in range(TURNS):

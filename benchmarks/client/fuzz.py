@@ -18,11 +18,13 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tokgate.load.compiled import CompiledReader
 from tokgate.load.connection import READ_SIZE, READABLE, Stream
-from tokgate.load.events import digest
+from tokgate.load.events import Facts, digest
 from tokgate.load.library import Unavailable, loaded, made
 from tokgate.load.reader import Control, Reader
 from tokgate.load.record import Line, Log, Record
@@ -209,6 +211,80 @@ def cut(data: bytes, rng: random.Random) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(places)]
 
 
+class Difference(Exception):
+    """The cuts change the result, or the readers differ."""
+
+
+class Trial:
+    """Plays inputs to both readers, which remember the shapes of inputs before.
+
+    Args:
+        library: the compiled sweep; ``None`` leaves Python's alone.
+
+    Attributes:
+        seen: reads of inputs without ids.
+        recognised: of these, by reader, those that were recognised by their shape.
+    """
+
+    def __init__(self, library: ctypes.CDLL | None) -> None:
+        self._libraries: dict[str, ctypes.CDLL | None] = {"python": None}
+        if library is not None:
+            self._libraries["c"] = library
+        self._learned: dict[str, Play] = {}
+        self._inputs = 0
+        self.seen = 0
+        self.recognised = dict.fromkeys(self._libraries, 0)
+
+    def outcome(self, data: bytes, pieces: list[bytes], ids: bool) -> str:
+        """The outcome that these bytes have, however they are cut.
+
+        Args:
+            data: a response.
+            pieces: the same bytes, cut.
+            ids: keep output ids.
+
+        Raises:
+            Difference: it is not the same for both.
+        """
+        if self._inputs % FORGET == 0:
+            for play in self._learned.values():
+                play.close()
+            self._learned = {name: Play(library=library) for name, library in self._libraries.items()}
+        self._inputs += 1
+        with Play(ids) as play:
+            whole = play.kept([data])
+        records = []
+        for name, library in self._libraries.items():
+            # A reader that keeps ids learns from an input how to keep them: a new one each.
+            play = Play(True, library) if ids else self._learned[name]
+            record, response = play.record(pieces)
+            if judged(record, response, ids) != whole:
+                raise Difference(f"the cuts change the result, {name} reader\n{pieces!r}")
+            records.append(record)
+            if ids:
+                play.close()
+            else:
+                self.recognised[name] += len(pieces) - len(play.looked)
+        one, *others = records
+        if any(fields(one) != fields(other) or not tails_agree(one, other) for other in others):
+            raise Difference(f"the readers differ\n{pieces!r}")
+        self.seen += 0 if ids else len(pieces)
+        facts = whole[2]
+        assert isinstance(facts, Facts)
+        return facts.outcome
+
+
+@contextmanager
+def compiled_sweep() -> Iterator[ctypes.CDLL | None]:
+    """The compiled sweep, made for this; ``None``, and a line that says why, where it cannot be."""
+    with tempfile.TemporaryDirectory(prefix="tokgate-fuzz-") as folder:
+        try:
+            yield loaded(made(Path(folder), Path(folder)))
+        except Unavailable as error:
+            print(f"the compiled reader is not fuzzed: {error}")
+            yield None
+
+
 def main() -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.client.fuzz", description=__doc__)
@@ -219,47 +295,19 @@ def main() -> int:
     rng = random.Random(seed)
     outcomes: dict[str, int] = {}
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tokgate-fuzz-") as folder:
-        try:
-            compiled = loaded(made(Path(folder), Path(folder)))
-            readers: dict[str, ctypes.CDLL | None] = {"python": None, "c": compiled}
-        except Unavailable as error:
-            print(f"the compiled reader is not fuzzed: {error}")
-            readers = {"python": None}
-        seen, recognised = 0, dict.fromkeys(readers, 0)
-        learned: dict[str, Play] = {}
+    with compiled_sweep() as library:
+        trial = Trial(library)
         for number in range(options.inputs):
-            if number % FORGET == 0:
-                for play in learned.values():
-                    play.close()
-                learned = {name: Play(library=library) for name, library in readers.items()}
             data, ids = response(rng), rng.random() < 0.2
-            pieces = cut(data, rng)
-            with Play(ids) as play:
-                whole = play.kept([data])
-            found = {}
-            for name, library in readers.items():
-                # Reads without ids go to one reader throughout, which knows the shapes of inputs before.
-                play = Play(True, library) if ids else learned[name]
-                found[name] = play.record(pieces)
-                if judged(*found[name], ids) != whole:
-                    where = f"seed {seed}, input {number}, {name} reader"
-                    print(f"{where}: the cuts change the result\n{pieces!r}")
-                    return 1
-                if ids:
-                    play.close()
-                else:
-                    recognised[name] += len(pieces) - len(play.looked)
-            one, *others = (record for record, _ in found.values())
-            if any(fields(one) != fields(other) or not tails_agree(one, other) for other in others):
-                print(f"seed {seed}, input {number}: the readers differ\n{pieces!r}")
+            try:
+                outcome = trial.outcome(data, cut(data, rng), ids)
+            except Difference as error:
+                print(f"seed {seed}, input {number}: {error}")
                 return 1
-            seen += 0 if ids else len(pieces)
-            outcome = whole[2].outcome  # type: ignore[attr-defined]
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
     counted = ", ".join(f"{name} {count}" for name, count in sorted(outcomes.items()))
     print(f"{options.inputs} inputs, seed {seed}, {time.monotonic() - began:.0f} s: no difference; {counted}")
-    shares = ", ".join(f"{name} {count / max(1, seen):.0%}" for name, count in recognised.items())
+    shares = ", ".join(f"{name} {n / max(1, trial.seen):.0%}" for name, n in trial.recognised.items())
     print(f"reads recognised by their shape: {shares}")
     return 0
 
