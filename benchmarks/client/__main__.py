@@ -63,7 +63,7 @@ def main() -> int:
                 server_cpus=(cpus[0],),
                 client_cpus=(cpus[-1],),
                 peers=Places.find(options.peers, options.sglang),
-                tokens=300 if options.quick else 1000,
+                tokens=300 if options.quick else 500,
             )
             rows = experiments(bench, options.quick)
         except TokgateError as error:

@@ -76,7 +76,7 @@ def padded(size: int) -> bytes:
 PLAIN = chunk(event(2))
 ODD = {
     "size in capitals": b"%X\r\n%s\r\n" % (0xAB, padded(0xAB)),
-    "size with a zero before it": b"0" + PLAIN,
+    "size with zeros before it": b"000" + PLAIN,
     "size with an extension": PLAIN.replace(b"\r\n", b";a=b\r\n", 1),
     "size one too small": b"%x\r\n%s\r\n" % (len(event(2)) - 1, event(2)),
     "size one too large": b"%x\r\n%s\r\n" % (len(event(2)) + 1, event(2)),
@@ -95,10 +95,8 @@ ODD = {
     "an error": chunk(b'data: {"error":{"message":"out of memory"}}\n\n'),
     "[DONE]": chunk(b"data: [DONE]\n\n"),
     "two events in one chunk": chunk(event(2) + event(3)),
-    "two chunks in one read": PLAIN + chunk(event(3)),
     "half an event": PLAIN[:60],
     "half a chunk's end": PLAIN[:-1],
-    "the end with it": PLAIN + b"0\r\n\r\n",
     "the smallest": chunk(b"data: {}\n\n"),
     "a line": b"\n",
     "a chunk of the size of the buffer": chunk(padded(65536 - 8)),
@@ -113,6 +111,22 @@ def test_what_is_not_plain_is_handed_over(compiled_sweep, name: str) -> None:
     assert handed[:2] == [len(FIRST), len(odd[:65536])]
     (control,) = both(compiled_sweep, [[FIRST, PLAIN, chunk(event(3)), chunk(event(4)), chunk(event(5))]])
     assert control == [len(FIRST)]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_not_plain_is_handed_over_from_where_it_begins(compiled_sweep, name: str) -> None:
+    odd = ODD[name][:60_000]
+    read = PLAIN + chunk(event(3)) + odd
+    (handed,) = both(compiled_sweep, [[FIRST, read, chunk(event(4)), chunk(event(5))]])
+    assert handed[:2] == [len(FIRST), len(odd)]
+
+
+def test_plain_events_in_one_read_are_kept_at_once(compiled_sweep) -> None:
+    """As a client finds them that was held up."""
+    several = b"".join(chunk(event(number)) for number in range(2, 9))
+    end = chunk(event(9, {"type": "length"})) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+    handed = both(compiled_sweep, [[FIRST, several, end], [FIRST, several + end], [FIRST + several, end]])
+    assert handed == [[len(FIRST), len(end)], [len(FIRST), len(end)], [len(FIRST + several), len(end)]]
 
 
 def test_a_split_character_and_what_follows_it(compiled_sweep) -> None:
@@ -151,10 +165,10 @@ def test_a_long_run_holds_a_bounded_number_of_entries(compiled_sweep, monkeypatc
 class Watched:
     """A connection that a compiled reader watches, and its other end."""
 
-    def __init__(self, reader: CompiledReader, poller: select.epoll) -> None:
+    def __init__(self, reader: CompiledReader, poller: select.epoll, hang_up: int) -> None:
         self.server, self.client = socket.socketpair()
         self.client.setblocking(False)
-        poller.register(self.client.fileno(), READABLE | select.EPOLLET | select.EPOLLRDHUP)
+        poller.register(self.client.fileno(), READABLE | select.EPOLLET | hang_up)
         self.stream = Stream(reader.on_align)
         self.stream.adopt(self.client)
         self.record = Record(0, 3, 1)
@@ -168,8 +182,8 @@ def watched(compiled_sweep):
     reader = CompiledReader(compiled_sweep, poller, False, room=64)
     lines: list[Watched] = []
 
-    def new() -> Watched:
-        lines.append(Watched(reader, poller))
+    def new(hang_up: int = select.EPOLLRDHUP) -> Watched:
+        lines.append(Watched(reader, poller, hang_up))
         return lines[-1]
 
     yield reader, new
@@ -238,6 +252,15 @@ def test_the_end_of_a_connection_is_handed_over(watched) -> None:
     line.server.send(PLAIN)
     line.server.close()
     assert sweep(reader, line) == [(line.client.fileno(), -1)]  # RDHUP: nothing is read before Python
+
+
+def test_an_end_without_notice_is_handed_over(watched) -> None:
+    reader, new = watched
+    line = new(hang_up=0)
+    line.server.send(FIRST)
+    sweep(reader, line)
+    line.server.shutdown(socket.SHUT_WR)
+    assert sweep(reader, line) == [(line.client.fileno(), 0)]
 
 
 def test_a_stranger_is_handed_over(watched) -> None:

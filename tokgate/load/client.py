@@ -192,7 +192,7 @@ def measure(
 
 
 def _read_by(asked: ReadBy, workplace: Path) -> dict[str, str]:
-    """The reader as a worker is told: ``name``, ``why`` not the compiled one, its ``library``, whether it ``must`` be."""
+    """For the worker: ``name`` of the reader, ``why`` not the compiled one, its ``library``, whether it ``must`` be."""
     if asked == "auto":
         named = os.environ.get("TOKGATE_READER", "auto")
         if named not in get_args(ReadBy):

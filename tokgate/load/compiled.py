@@ -25,7 +25,6 @@ ROOM = 1 << 18  # entries of the log: 61 MB, touched as they are used
 _ENTRY = Struct(f"=q16siii{TAIL}s4x")  # user clock, stamp, owner, size, bytes kept, tail
 _OWNER, _LAST_NS, _SLOT = 0, 1, 3  # places in a slot, and their number
 _EVENT_BYTES = 16  # at most, on any machine
-_LOOK, _LOG_FULL = 1, 2
 
 
 class _State(ctypes.Structure):
@@ -80,17 +79,13 @@ class Ring(Log):
             self._hand_over(max(sizes.SHRINK_STEP, written - self._at_last_shrink))
         self._at_last_shrink = written
 
-    def relieve(self) -> None:
-        """Make room in a full log."""
-        self._hand_over(min(sizes.SHRINK_STEP, self._state.written - self._state.taken))
-
     def settle(self) -> None:
         self._hand_over(self._state.written - self._state.taken)
 
     def _append(self, entry: Entry) -> None:
         state = self._state
         if state.written - state.taken >= self._room:
-            self.relieve()
+            self._hand_over(min(sizes.SHRINK_STEP, self._room))
         at = state.written % self._room * _ENTRY.size
         _ENTRY.pack_into(self._memory, at, 0, b"", 0, 0, 0, b"")
         self._entries.append(entry)
@@ -157,13 +152,10 @@ class CompiledReader(Reader):
         state, go_on, pointer = self._state, self._go_on, self._pointer
         why = self._sweep(pointer, int(wait_s * 1e3))
         while why:
-            if why == _LOOK:
-                control = [(socket.SOL_SOCKET, SO_TIMESTAMPNS, bytes(state.stamp))] if state.stamped else []
-                rest(state.fd, state.mask, streams.get(state.fd), state.size, control, state.now_ns)
-            elif why == _LOG_FULL:
-                self.log.relieve()
-            else:
+            if why < 0:
                 raise OSError(-why, os.strerror(-why))
+            control = [(socket.SOL_SOCKET, SO_TIMESTAMPNS, bytes(state.stamp))] if state.stamped else []
+            rest(state.fd, state.mask, streams.get(state.fd), state.size, control, state.now_ns)
             why = go_on(pointer)
         return int(state.ready)
 

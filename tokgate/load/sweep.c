@@ -1,5 +1,5 @@
-/* The measuring worker's hot path, compiled: one call reads every connection that is ready, keeps what is plainly one
- * event in the middle of a stream, and stops at everything else, which Python takes (tokgate/load/compiled.py).
+/* The measuring worker's hot path, compiled: one call reads every connection that is ready, keeps what are plainly
+ * events in the middle of a stream, and stops at everything else, which Python takes (tokgate/load/compiled.py).
  *
  * What is plain here is what Reader._several of tokgate/load/reader.py takes as one event, and less: an event that is
  * not recognised costs time, never a fact. tests/load/test_compiled.py holds the two to the same records.
@@ -22,7 +22,7 @@
 
 enum { TAIL = 192, STAMP = 16, NEAR = 1024 };
 /* Why Python is asked; below 0 an errno. */
-enum { PASS_OVER = 0, LOOK = 1, LOG_FULL = 2 };
+enum { PASS_OVER = 0, LOOK = 1 };
 
 /* One connection, by descriptor. */
 struct slot {
@@ -61,42 +61,47 @@ int64_t tokgate_layout(void) {
     return (int64_t)(sizeof(struct sweep) << 20 | sizeof(struct entry) << 10 | sizeof(struct slot));
 }
 
-/* Where the event's data begins, behind "data: ", when these bytes are one chunk with one event in the middle of a
- * stream; else 0. */
-static int64_t plain(const char *data, int64_t size, struct slot *slot) {
-    int64_t digits = 1;
-    while (digits < 4 && size - 4 - digits >= (int64_t)1 << 4 * digits) digits++;
-    int64_t number = size - 4 - digits, head = digits + LENGTH(PREFIX);
-    if (size < head + LENGTH(MIDDLE) + LENGTH(END)) return 0;
-    for (int64_t i = 0; i < digits; i++)
-        if (data[i] != "0123456789abcdef"[number >> 4 * (digits - 1 - i) & 15]) return 0;
-    if (memcmp(data + digits, PREFIX, (size_t)LENGTH(PREFIX))) return 0;
-    if (memcmp(data + size - LENGTH(END), END, (size_t)LENGTH(END))) return 0;
-    const char *line = data + digits + 2;
-    if (memchr(line, '\n', (size_t)(data + size - line)) != data + size - 4) return 0;
-    int64_t mark = slot->mark, least = LENGTH(MIDDLE) + LENGTH(END);
-    if (mark < least || mark > size - head || memcmp(data + size - mark, MIDDLE, (size_t)LENGTH(MIDDLE))) {
-        int64_t from = size - NEAR > head ? size - NEAR : head;
-        const char *found = memmem(
-            data + from, (size_t)(size - LENGTH(END) - from), MIDDLE, (size_t)LENGTH(MIDDLE));
-        if (!found) return 0;
-        slot->mark = data + size - found;
-    }
-    return head - 1;
+static int hex(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-static void keep(struct sweep *s, struct slot *slot, int64_t start) {
+/* The size of the chunk that these bytes begin with, when it is one event in the middle of a stream; else 0. */
+static int64_t plain(const char *data, int64_t size, struct slot *slot) {
+    int64_t number = 0, digits = 0;
+    for (; digits < 4 && digits < size && data[digits] != '\r'; digits++) {
+        int digit = hex(data[digits]);
+        if (digit < 0) return 0;
+        number = number << 4 | digit;
+    }
+    int64_t chunk = digits + 2 + number + 2, head = digits + LENGTH(PREFIX);
+    if (!digits || chunk > size || chunk < head + LENGTH(MIDDLE) + LENGTH(END)) return 0;
+    const char *line = data + digits + 2, *end = data + chunk - LENGTH(END);
+    if (memcmp(data + digits, PREFIX, (size_t)LENGTH(PREFIX)) || memcmp(end, END, (size_t)LENGTH(END))) return 0;
+    if (memchr(line, '\n', (size_t)(chunk - digits - 2)) != end + 1) return 0;
+    int64_t mark = slot->mark;
+    if (mark >= LENGTH(MIDDLE) + LENGTH(END) && mark <= chunk - head &&
+        !memcmp(data + chunk - mark, MIDDLE, (size_t)LENGTH(MIDDLE)))
+        return chunk;
+    const char *from = chunk - NEAR > head ? data + chunk - NEAR : data + head;
+    const char *middle = memmem(from, (size_t)(end - from), MIDDLE, (size_t)LENGTH(MIDDLE));
+    if (!middle) return 0;
+    slot->mark = data + chunk - middle;
+    return chunk;
+}
+
+static void keep(struct sweep *s, struct slot *slot, const char *data, int64_t chunk) {
     struct entry *entry = s->log + s->written++ % s->room;
-    int64_t stop = s->size - LENGTH(END), from = stop - TAIL > start ? stop - TAIL : start;
+    const char *start = (const char *)memchr(data, '{', (size_t)chunk), *stop = data + chunk - LENGTH(END);
+    if (stop - start > TAIL) start = stop - TAIL;
     entry->user_ns = slot->last_ns = s->now_ns;
     memcpy(entry->stamp, s->stamp, STAMP);
     entry->owner = (int32_t)slot->owner;
-    entry->size = (int32_t)s->size;
-    entry->kept = (int32_t)(stop - from);
-    memcpy(entry->tail, s->buffer + from, (size_t)(stop - from));
+    entry->size = (int32_t)chunk;
+    entry->kept = (int32_t)(stop - start);
+    memcpy(entry->tail, start, (size_t)(stop - start));
 }
 
-/* Read once; whether the rest of what this connection has is Python's. */
+/* Read once; whether Python is to look at what is in the buffer, or to read by itself (size -1). */
 static int receive(struct sweep *s, struct slot *slot) {
     union {
         struct cmsghdr align;
@@ -110,23 +115,27 @@ static int receive(struct sweep *s, struct slot *slot) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     s->now_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-    s->size = got;
     struct cmsghdr *stamp = CMSG_FIRSTHDR(&message);
     s->stamped = stamp && stamp->cmsg_level == SOL_SOCKET && stamp->cmsg_type == SO_TIMESTAMPNS &&
         stamp->cmsg_len == CMSG_LEN(STAMP);
     if (s->stamped) memcpy(s->stamp, CMSG_DATA(stamp), STAMP);
     else memset(s->stamp, 0, STAMP);
-    int64_t start;
-    /* A full buffer may not be all: Python reads on. */
-    if (got == s->buffer_size || !(start = plain(s->buffer, got, slot))) return 1;
-    keep(s, slot, start);
-    return 0;
+    s->size = got;
+    if (!got || got == s->buffer_size) return 1; /* the end, or maybe not all: Python reads on */
+    /* A client that was held up finds several in one read, and must not fall further behind. Python empties a full log. */
+    int64_t at = 0, chunk;
+    while (at < got && s->written - s->taken < s->room && (chunk = plain(s->buffer + at, got - at, slot))) {
+        keep(s, slot, s->buffer + at, chunk);
+        at += chunk;
+    }
+    s->size = got - at;
+    if (at && s->size) memmove(s->buffer, s->buffer + at, (size_t)s->size);
+    return s->size > 0;
 }
 
 /* Go on with this pass. */
 int tokgate_go_on(struct sweep *s) {
     while (s->at < s->ready) {
-        if (s->written - s->taken >= s->room) return LOG_FULL;
         const struct epoll_event *event = s->events + s->at++;
         s->fd = event->data.fd;
         s->mask = event->events;
