@@ -140,10 +140,10 @@ def _study(
 
     base = load_workloads(ROOT / "perf_tests" / "workloads.yaml", engine.kind).get("chat-bs1")
     # Two to three seconds: long enough to see whether a run is slow throughout.
-    size = {"gpu": (3, 512), "cpu": (1, 64), "emulated": (2, 96)}[engine.kind]
+    size = {"gpu": (1 if name == "8b" else 3, 512), "cpu": (1, 64), "emulated": (2, 96)}[engine.kind]
     workload = replace(base, requests=size[0], output_tokens=size[1], concurrency=1)
     known = vocabulary(Path(target)) if Path(target).is_dir() else None
-    study = Study(name, server, workload, known, out)
+    study = Study(name, server, workload, known, out, engine.env)
     study.rounds(time.monotonic() + share_s)
     return {**study.facts(), "runs": study.runs, "left_out": study.left_out}
 

@@ -81,6 +81,23 @@ def _run(row: Mapping[str, Any]) -> Run:
     )
 
 
+OWN_WORK, OWN_MEMORY = "scheduler's CPU: ms of fixed work", "scheduler's CPU: ms of memory reads"
+SPARE_WORK, SPARE_MEMORY = "spare CPU: ms of fixed work", "spare CPU: ms of memory reads"
+SIBLING = "sibling of the scheduler's CPU: busy, %"
+MEANS = {
+    OWN_WORK: "own_cpu_ms",
+    OWN_MEMORY: "own_memory_ms",
+    SPARE_WORK: "canary_cpu_ms",
+    SPARE_MEMORY: "canary_memory_ms",
+    SIBLING: "sibling_busy",
+    "sibling of the scheduler's CPU: softirq, %": "sibling_softirq",
+    "scheduler's CPU: softirq, %": "own_softirq",
+    "scheduler's CPU: system, %": "own_system",
+    "scheduler's CPU: steal, %": "own_steal",
+    "GPU: ms of the NVML queries": "nvml_ms",
+}
+
+
 def _facts(row: Mapping[str, Any]) -> dict[str, float]:
     moved, span = row["moved"], row["interval_s"]
     found: dict[str, float] = {}
@@ -129,8 +146,11 @@ def _facts(row: Mapping[str, Any]) -> dict[str, float]:
         None if row["client_run_delay_s"] is None else 1e3 * row["client_run_delay_s"],
     )
     looks = row["samples"]
+    # Means: a run that was slow for a third of its time shows a third of it, as its speed does.
+    for name, key in MEANS.items():
+        values = [look[key] for look in looks if look.get(key) is not None]
+        add(name, float(np.mean(values)) if values else None)
     for name, key in (
-        ("canary: CPU ms of fixed work", "canary_cpu_ms"),
         ("GPU: SM MHz", "sm_mhz"),
         ("GPU: power W (follows the speed)", "power_w"),
         ("GPU: temperature (follows the speed)", "gpu_c"),

@@ -9,9 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.noise.conditions import PLANTED
 from benchmarks.noise.features import (
     GOOD_QUANTILE,
+    OWN_MEMORY,
+    OWN_WORK,
+    SIBLING,
     SLOW,
+    SPARE_MEMORY,
+    SPARE_WORK,
     Run,
     at_the_moment,
     episodes,
@@ -24,7 +30,14 @@ from tokgate.analysis.blocks import block
 CAUSES: tuple[tuple[str, str, Callable[[float, float], bool]], ...] = (
     ("steal, % of CPU time wanted", "steal over 2 % of the CPU time wanted", lambda v, best: v > 2),
     ("scheduler: wait for a CPU, % of time", "scheduler waited over 2 %", lambda v, best: v > 2),
-    ("canary: CPU ms of fixed work", "fixed work took 5 % more CPU time", lambda v, best: v > 1.05 * best),
+    (OWN_WORK, "fixed work on the scheduler's CPU took 5 % longer", lambda v, best: v > 1.05 * best),
+    (OWN_MEMORY, "memory reads on the scheduler's CPU took 20 % longer", lambda v, best: v > 1.2 * best),
+    (SPARE_WORK, "fixed work on a spare CPU took 5 % longer", lambda v, best: v > 1.05 * best),
+    (SPARE_MEMORY, "memory reads on a spare CPU took 20 % longer", lambda v, best: v > 1.2 * best),
+    (SIBLING, "the sibling of the scheduler's CPU was busy over 20 %", lambda v, best: v > 20),
+    ("scheduler's CPU: softirq, %", "softirqs took over 2 % of the scheduler's CPU", lambda v, best: v > 2),
+    ("scheduler's CPU: steal, %", "steal over 2 % of the scheduler's CPU", lambda v, best: v > 2),
+    ("GPU: ms of the NVML queries", "NVML answered 20 % slower", lambda v, best: v > 1.2 * best),
     ("scheduler: GHz", "CPU clock 3 % down", lambda v, best: v < 0.97 * best),
     ("scheduler: instructions a cycle", "instructions a cycle 5 % down", lambda v, best: v < 0.95 * best),
     ("client: lag p99, ms", "client lag over 1 ms", lambda v, best: v > 1),
@@ -38,6 +51,22 @@ def models(out: Path) -> dict[str, list[Run]]:
     """Runs by model, of what a study wrote."""
     paths = sorted(out.glob("runs-*.jsonl*"))
     return {path.name.split(".")[0].removeprefix("runs-"): read_runs(path) for path in paths}
+
+
+MOMENTS = {
+    "fixed work on the scheduler's CPU": "own_cpu_ms",
+    "memory reads there": "own_memory_ms",
+    "fixed work on a spare CPU": "canary_cpu_ms",
+    "memory reads there ": "canary_memory_ms",
+    "sibling busy": "sibling_busy",
+    "NVML's answer": "nvml_ms",
+}
+"""Looks whose rank correlation with the step at the same moment, within runs, is told."""
+
+
+def natural(runs: Sequence[Run]) -> list[Run]:
+    """Runs in which nothing was planted."""
+    return [run for run in runs if run.condition != PLANTED]
 
 
 def best(runs: Sequence[Run]) -> float:
@@ -149,16 +178,21 @@ def table(out: Path) -> str:
             f"{name}: {len(runs)} runs, best {best(runs):.0f} tok/s; {' | '.join(CONDITION_HEAD[1:])}"
         )
         lines += [f"  {row[0]:<15} {' | '.join(row[1:])}" for row in conditions(runs)]
-        telling = [row for row in correlations(runs) if "follows the speed" not in row[0]]
+        left = natural(runs)
+        telling = [row for row in correlations(left) if "follows the speed" not in row[0]]
         found = [f"{row[0]} {row[2]:+.2f}" for row in telling[:4]]
         lines.append(f"  tok/s goes with: {'; '.join(found)}")
-        moment = at_the_moment(runs, "canary_cpu_ms")
-        _, named, slow, quick = causes(runs)
-        told = "not known" if moment is None else f"{moment:+.2f}"
-        lines.append(
-            f"  slow runs: {slow}, cause named {named} (and of {quick} quick ones); canary at the moment: {told}"
-        )
+        rows, named, slow, quick = causes(left)
+        lines.append(f"  slow runs: {slow}, cause named {named} (and of {quick} quick ones)")
+        lines.append("    " + "; ".join(f"{words}: {a} slow, {b} quick" for words, a, b in rows if a))
+        lines.append("  with the step at the moment: " + "; ".join(f"{n} {v}" for n, v in moments(left)))
     return "\n".join(lines[:25])
+
+
+def moments(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """What goes with the step at the same moment, within runs."""
+    found = {name: at_the_moment(runs, key) for name, key in MOMENTS.items()}
+    return [(name.strip(), "not known" if v is None else f"{v:+.2f}") for name, v in found.items()]
 
 
 def write(out: Path, docs: Path) -> None:
