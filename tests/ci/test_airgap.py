@@ -135,6 +135,17 @@ def test_second_unpacking_changes_nothing(packed: Path, tmp_path: Path) -> None:
     assert first.stat().st_mtime_ns == stamp
 
 
+def test_sources_are_compiled_where_they_will_be_run(index: Path, rules: Rules, tmp_path: Path) -> None:
+    wheel(index, "odd", "1.0", {"odd.py": "print 'for another Python'\n", "even.py": "def here(): raise\n"})
+    wheel(index, "sglang", "0.5.16", {"sglang/__init__.py": ""}, "odd")
+    pack("sglang==0.5.16", tmp_path / "pack", rules, PIECE, say=silent)
+    site = unpack(tmp_path / "pack", tmp_path / "engine", sys.executable).parent / "site"
+    compiled = {path.name.partition(".")[0]: path for path in site.rglob("__pycache__/*.pyc")}
+    assert set(compiled) == {"__init__", "even"}
+    # Its name for a traceback is that of the source, not of the folder in which it was unpacked.
+    assert str(site / "even.py").encode() in compiled["even"].read_bytes()
+
+
 def test_folder_of_something_else_is_not_touched(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "mine").touch()
