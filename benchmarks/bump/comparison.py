@@ -32,6 +32,8 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
 find must be found, one that they do not find must not be called harmless."""
 
 SUMMARY = "summary.json"
+SAID = "tokgate: planted a delay"
+"""What ``ci/delay`` writes into the log of a server that it delays."""
 
 
 @dataclass
@@ -41,12 +43,14 @@ class Comparison:
     Attributes:
         name: what the other arm is for: a key of :data:`RIGHT`.
         delay_ms: planted in each decode step of the other arm.
+        logs: folder of the other arm's logs, which must say that the delay is there; ``None``: not looked for.
     """
 
     name: str
     ask: BumpAsk
     group: Group
     delay_ms: float = 0.0
+    logs: Path | None = None
     spent: Spent | None = None
     faults: dict[str, Verdict] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
@@ -54,6 +58,11 @@ class Comparison:
     @property
     def groups(self) -> list[Group]:
         return [self.group]
+
+    def unplanted(self) -> list[str]:
+        """Names of logs of delayed servers that do not say so: a delay that is not there proves nothing."""
+        paths = [] if self.logs is None or not self.delay_ms else sorted(self.logs.glob("*.log*"))
+        return [path.name for path in paths if SAID not in path.read_text(encoding="utf-8", errors="replace")]
 
 
 def planned(ask: BumpAsk, blocks: int) -> float | None:
@@ -113,10 +122,15 @@ def judge(
         folder.mkdir(exist_ok=True)
         write_reports(folder, report)
         found = planned(item.ask, blocks)
+        unplanted = item.unplanted()
+        if unplanted:
+            right = False
+            lines.append(f"{item.name:<10} {'-':<13} {'NO':<10} no delay planted, by {', '.join(unplanted)}")
         record["comparisons"].append(
             {
                 "name": item.name,
                 "delay_ms": item.delay_ms,
+                "logs_without_delay": unplanted,
                 "right": list(RIGHT[item.name]),
                 "detectable_beforehand_percent": None if found is None else 100 * found,
                 "assumed_scatter_percent": 100 * ASSUMED_SCATTER,

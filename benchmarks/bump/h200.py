@@ -68,7 +68,7 @@ def main() -> int:
             folder = asked.out / f"blocks-{attempt}"
             bench = benches(setup, asked.out, asked.parity)(plan, folder, _witnessed(sides))
             runner = BlockRunner(plan, bench, folder)
-            comparisons = _comparisons(setup, asked, engines, plan, runner, sides)
+            comparisons = _comparisons(setup, asked, engines, plan, runner, sides, folder)
             _say_planned(comparisons, asked.blocks)
 
             def tell(comparisons: Sequence[Comparison] = comparisons) -> tuple[list[str], bool]:
@@ -232,6 +232,7 @@ def _comparisons(
     plan: BlockPlan,
     runner: BlockRunner,
     sides: Sides,
+    folder: Path,
 ) -> list[Comparison]:
     by_purpose = {of: arm for arm, of in sides.items()}
     profiles = {arm.profile.name: arm.profile for arm in plan.arms}
@@ -258,9 +259,9 @@ def _comparisons(
             runs_per_arm=plan.runs_per_arm,
         )
         arms = {name: (by_purpose[name, "old"], by_purpose[name, purpose]) for name in names}
-        found.append(
-            Comparison(purpose, ask, deciding(runner, ask, names, arms), delays_ms.get(purpose, 0.0))
-        )
+        group = deciding(runner, ask, names, arms)
+        logs = None if ask.new.kind == "emulated" else folder / by_purpose[names[0], purpose] / "logs"
+        found.append(Comparison(purpose, ask, group, delays_ms.get(purpose, 0.0), logs))
     return found
 
 
