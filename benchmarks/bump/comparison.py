@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bump.planted import Delay
 from tokgate.analysis.power import smallest_detectable
 from tokgate.bump.campaign import Group
 from tokgate.bump.outcome import report_of
@@ -19,9 +20,6 @@ from tokgate.gate.deciding import Deciding, Spent
 from tokgate.verdict import Verdict
 
 SPEED = "output_tok_s"
-ASSUMED_SCATTER = 0.13
-"""Standard deviation of a block's difference in the A/A blocks of the 1.1 B pair that were recorded on the H200."""
-
 RIGHT: Mapping[str, tuple[str, ...]] = {
     "again": ("PASS", "INCONCLUSIVE", "IMPROVED"),
     "slow": ("REGRESSION",),
@@ -42,14 +40,14 @@ class Comparison:
 
     Attributes:
         name: what the other arm is for: a key of :data:`RIGHT`.
-        delay_ms: planted in each decode step of the other arm.
+        delay: planted in each decode step of the other arm.
         logs: folder of the other arm's logs, which must say that the delay is there; ``None``: not looked for.
     """
 
     name: str
     ask: BumpAsk
     group: Group
-    delay_ms: float = 0.0
+    delay: Delay | None = None
     logs: Path | None = None
     spent: Spent | None = None
     faults: dict[str, Verdict] = field(default_factory=dict)
@@ -61,15 +59,15 @@ class Comparison:
 
     def unplanted(self) -> list[str]:
         """Names of logs of delayed servers that do not say so: a delay that is not there proves nothing."""
-        paths = [] if self.logs is None or not self.delay_ms else sorted(self.logs.glob("*.log*"))
+        paths = [] if self.logs is None or not self.delay else sorted(self.logs.glob("*.log*"))
         return [path.name for path in paths if SAID not in path.read_text(encoding="utf-8", errors="replace")]
 
 
-def planned(ask: BumpAsk, blocks: int) -> float | None:
-    """The smallest loss of speed, as a fraction, that so many blocks find at :data:`ASSUMED_SCATTER`: what
+def foreseen(ask: BumpAsk, blocks: int, scatter: float) -> float | None:
+    """The smallest loss of speed, as a fraction, that so many blocks find at a scatter: what
     ``tokgate bump --dry-run --assume-scatter-percent`` says."""
     plan = next(q.plan for q in ask.questions(ask.profiles[0].name) if q.metric == SPEED)
-    return smallest_detectable(blocks, ASSUMED_SCATTER, None, plan)
+    return smallest_detectable(blocks, scatter, None, plan)
 
 
 def deciding(
@@ -98,6 +96,7 @@ def judge(
     *,
     host_class: str,
     blocks: int,
+    scatter: float,
     seconds: float,
 ) -> tuple[list[str], bool]:
     """Write every report and the summary.
@@ -105,6 +104,7 @@ def judge(
     Args:
         stacks: of the old and the new version.
         blocks: that were asked for.
+        scatter: of a block's difference, assumed beforehand.
         seconds: spent.
 
     Returns:
@@ -118,10 +118,14 @@ def judge(
         pair = stacks if item.name == "new" else (stacks[0], stacks[0])
         # The summary travels: the folder's name alone, not where it lies.
         report = report_of(item, header=header(item.ask, host_class, Path(item.name)), stacks=pair, again="")
+        if item.name != "new":
+            # The old version's servers hold its answers against the new one's, and are arms of every comparison.
+            kept = [v for v in report.verdicts if v.evidence.get("metric") != "greedy parity"]
+            report = replace(report, verdicts=kept)
         folder = out / item.name
         folder.mkdir(exist_ok=True)
         write_reports(folder, report)
-        found = planned(item.ask, blocks)
+        found = foreseen(item.ask, blocks, scatter)
         unplanted = item.unplanted()
         if unplanted:
             right = False
@@ -129,11 +133,11 @@ def judge(
         record["comparisons"].append(
             {
                 "name": item.name,
-                "delay_ms": item.delay_ms,
+                "delay": None if item.delay is None else asdict(item.delay),
                 "logs_without_delay": unplanted,
                 "right": list(RIGHT[item.name]),
                 "detectable_beforehand_percent": None if found is None else 100 * found,
-                "assumed_scatter_percent": 100 * ASSUMED_SCATTER,
+                "assumed_scatter_percent": 100 * scatter,
                 "report": _without_paths(report.to_json()),
             }
         )

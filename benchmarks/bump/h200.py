@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.bump.comparison import ASSUMED_SCATTER, RIGHT, SPEED, Comparison, deciding, judge, planned
+from benchmarks.bump import planted
+from benchmarks.bump.comparison import RIGHT, SPEED, Comparison, deciding, foreseen, judge
 from tokgate.bump.options import SEED_BITS, TOGETHER_MEM_FRACTION, TOGETHER_TOKENS
 from tokgate.bump.question import BumpAsk
 from tokgate.bump.servers import benches
@@ -33,7 +34,6 @@ from tokgate.gate.claim import claim
 from tokgate.gate.setup import Request, Setup
 
 ROOT = Path(__file__).resolve().parents[2]
-DELAY = ROOT / "ci" / "delay"
 SEED = 8
 RESERVE_S = 25.0
 """Kept for stopping servers and writing reports."""
@@ -43,7 +43,6 @@ FIRST_BLOCK_S = 240.0
 """What a first block may take with cold caches: none is begun with less left."""
 
 FAILURES_MAX = 2
-PLANTED = ("slow", "slightly")
 
 
 def main() -> int:
@@ -53,7 +52,7 @@ def main() -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     old, new = load_engine(asked.from_engine), load_engine(asked.engine)
     setup = _setup(asked, old)
-    engines = _engines(old, new, asked.delays)
+    engines = planted.engines(old, new, asked.delays)
     stacks = read_stack(old), read_stack(new)
     wanted = [
         (name, p) for i, name in enumerate(asked.profiles) for p in (engines if i == 0 else ("old", "new"))
@@ -69,7 +68,7 @@ def main() -> int:
             bench = benches(setup, asked.out, asked.parity)(plan, folder, _witnessed(sides))
             runner = BlockRunner(plan, bench, folder)
             comparisons = _comparisons(setup, asked, engines, plan, runner, sides, folder)
-            _say_planned(comparisons, asked.blocks)
+            _say_planned(comparisons, asked.blocks, asked.scatter_percent / 100)
 
             def tell(comparisons: Sequence[Comparison] = comparisons) -> tuple[list[str], bool]:
                 spent_s = time.monotonic() - began_s
@@ -79,6 +78,7 @@ def main() -> int:
                     stacks,
                     host_class=setup.host_class,
                     blocks=asked.blocks,
+                    scatter=asked.scatter_percent / 100,
                     seconds=spent_s,
                 )
 
@@ -108,9 +108,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--profiles", type=_list, default=("baseline", "eagle3-graphs"))
     parser.add_argument("--workload", default="chat-bs1")
-    parser.add_argument("--delays", type=_floats, default=(3.0, 0.15), help="ms a step: found, too small")
+    parser.add_argument(
+        "--delays", type=planted.delays, default="3,0.15", help="ms a step, @gpu: found, too small"
+    )
     parser.add_argument("--parity", type=_list, default=("batch-1", "batch-8-shared", "long-context"))
     parser.add_argument("--max-total-tokens", type=int, default=TOGETHER_TOKENS)
+    parser.add_argument("--mem-fraction", type=float, default=TOGETHER_MEM_FRACTION)
+    parser.add_argument("--graph-max-bs", type=int, help="captures fewer graphs: a quicker start")
+    parser.add_argument("--requests", type=int, help="of a run, where a large model makes runs long")
+    parser.add_argument("--scatter-percent", type=float, default=13.0, help="assumed of a block's difference")
     return parser.parse_args()
 
 
@@ -129,21 +135,6 @@ def _setup(asked: argparse.Namespace, old: Engine) -> Setup:
     # Seven servers that end at once take their time; a block that was measured must not be lost to it.
     deadlines = setup.gate.deadlines.model_copy(update={"teardown_s": TEARDOWN_S})
     return replace(setup, gate=setup.gate.model_copy(update={"deadlines": deadlines}))
-
-
-def _engines(old: Engine, new: Engine, delays: Sequence[float]) -> dict[str, Engine]:
-    """Engines by what they are for; a delay is planted in the old version's path."""
-    found = {"old": old, "new": new, "again": old}
-    for name, delay_ms in zip(PLANTED, delays, strict=False):
-        if old.kind == "emulated":
-            # The emulator has its own way to be slow: a step of 4 ms, or as long as the fault makes it.
-            env = {**old.env, "TOKGATE_EMULATOR_FAULT": f"slow:{1 + delay_ms / 4:g}"}
-            found[name] = replace(old, name=f"{old.name}-{delay_ms:g}ms", env=env)
-            continue
-        env = {**old.env, "TOKGATE_DELAY_MS": f"{delay_ms:g}"}
-        path = (str(DELAY), *old.pythonpath)
-        found[name] = replace(old, name=f"{old.name}-{delay_ms:g}ms", pythonpath=path, env=env)
-    return found
 
 
 Sides = Mapping[str, tuple[str, str]]
@@ -165,14 +156,16 @@ def _plan(
     for name, purpose in wanted:
         profile = replace(
             setup.profiles[name],
-            mem_fraction=TOGETHER_MEM_FRACTION,
+            mem_fraction=asked.mem_fraction,
             max_total_tokens=asked.max_total_tokens,
+            cuda_graph_max_bs=asked.graph_max_bs or setup.profiles[name].cuda_graph_max_bs,
         )
         arm = re.sub(r"\W", "_", f"{purpose}_{name}")
         sides[arm] = (name, purpose)
         arms.append(Arm(arm, engines[purpose], profile))
-    workloads = tuple(setup.workloads.values())
-    return BlockPlan(tuple(arms), workloads, SEED % (1 << SEED_BITS), asked.runs), sides
+    (workload,) = setup.workloads.values()
+    workload = replace(workload, requests=asked.requests or workload.requests)
+    return BlockPlan(tuple(arms), (workload,), SEED % (1 << SEED_BITS), asked.runs), sides
 
 
 def _witnessed(sides: Sides) -> dict[str, tuple[str, Side]]:
@@ -184,14 +177,13 @@ def _witnessed(sides: Sides) -> dict[str, tuple[str, Side]]:
     return found
 
 
-def _say_planned(comparisons: Sequence[Comparison], blocks: int) -> None:
+def _say_planned(comparisons: Sequence[Comparison], blocks: int, scatter: float) -> None:
     """What the blocks can find, before any is measured; the planted delays are held against it."""
     for item in comparisons:
-        found = planned(item.ask, blocks)
+        found = foreseen(item.ask, blocks, scatter)
         _say(
-            f"{item.name}: {blocks} blocks find a loss of speed of "
-            f"{'nothing' if found is None else f'{100 * found:.0f} %'} at a scatter of {100 * ASSUMED_SCATTER:.0f} %"
-            + (f"; planted: {item.delay_ms:g} ms a step" if item.delay_ms else "")
+            f"{item.name}: {blocks} blocks find {'nothing' if found is None else f'-{100 * found:.0f} %'} of speed "
+            f"at a scatter of {100 * scatter:g} %" + (f"; planted: {item.delay}" if item.delay else "")
         )
 
 
@@ -236,7 +228,7 @@ def _comparisons(
 ) -> list[Comparison]:
     by_purpose = {of: arm for arm, of in sides.items()}
     profiles = {arm.profile.name: arm.profile for arm in plan.arms}
-    delays_ms = dict(zip(PLANTED, asked.delays, strict=False))
+    delays = dict(zip(planted.PURPOSES, asked.delays, strict=False))
     found = []
     for purpose in RIGHT:
         if purpose not in engines:
@@ -261,7 +253,7 @@ def _comparisons(
         arms = {name: (by_purpose[name, "old"], by_purpose[name, purpose]) for name in names}
         group = deciding(runner, ask, names, arms)
         logs = None if ask.new.kind == "emulated" else folder / by_purpose[names[0], purpose] / "logs"
-        found.append(Comparison(purpose, ask, group, delays_ms.get(purpose, 0.0), logs))
+        found.append(Comparison(purpose, ask, group, delays.get(purpose), logs))
     return found
 
 
@@ -271,10 +263,6 @@ def _say(line: str) -> None:
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name and name != "none")
-
-
-def _floats(text: str) -> tuple[float, ...]:
-    return tuple(map(float, _list(text)))
 
 
 if __name__ == "__main__":

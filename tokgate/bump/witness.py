@@ -72,9 +72,14 @@ class Witness:
             # Once a side: arguments and greedy answers do not depend on the launch.
             told["version"] = server.version
             told["arguments"] = settled(server.server_info) if server.server_info else None
-            told["parity"] = self._parity(arm, server)
+            told["parity"] = self._parity(arm, server) if self._is_compared(arm) else []
             self._settled.add(arm.name)
         return told
+
+    def _is_compared(self, arm: Arm) -> bool:
+        """Whether the profile has a server of the other side: else nobody's answers are held against these."""
+        profile, side = self._sides[arm.name]
+        return any(of == profile and other != side for of, other in self._sides.values())
 
     def _parity(self, arm: Arm, server: Server) -> list[dict[str, Any]]:
         """Answers of this side; with those of the other side, the verdicts."""
