@@ -231,7 +231,7 @@ class Run:
             name,
             case,
             visit.profile.name,
-            reference,
+            parity.Parties(f"compared with '{reference}' without speculation", f"'{reference}'"),
             wanted,
             visit.answers(name),
             truth,
