@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
+from tests.blocks.conftest import VirtualBench
 from tests.host.fake_nvml import nvml_of
 from tokgate.analysis.voids import void_reasons
 from tokgate.config.gate import VoidBounds
 from tokgate.gate import watch
+from tokgate.gate.block_plan import BlockPlan
+from tokgate.gate.blocks import BlockRunner
+from tokgate.gate.measured_block import MeasuredArm
+from tokgate.gate.runs import Measured
 from tokgate.gate.setup import Setup
 from tokgate.gate.watch import Blind, Watch
 from tokgate.host import gpu
@@ -104,3 +109,31 @@ def test_what_was_not_watched_is_said(kind: str, absent: str | None, named: list
         blind.add(Sample(WHO, (), Audit("kernel", lag_p99_s=0.0), {}, 1.0, contention=kept))
     assert [line.partition(":")[0] for line in blind.remarks()] == named
     assert all("not watched in 1 of 2 runs" in line for line in blind.remarks())
+
+
+def test_blocks_name_what_was_not_watched_and_only_that(plan: BlockPlan) -> None:
+    """The virtual bench counts nothing; one that counts everything is named for nothing."""
+    counters = {"scheduler_run_delay_s": 0.0, "stolen_share": 0.0, "foreign_gpu_processes": 0.0}
+    counters |= {"gpu_power_throttle_s": 0.0, "gpu_thermal_throttle_s": 0.0}
+    one_workload = replace(plan, workloads=plan.workloads[:1], runs_per_arm=1)
+    uncounted = BlockRunner(one_workload, VirtualBench(lambda arm, n: 900), None)
+    uncounted.measure()
+    told = uncounted.blind().remarks()
+    assert [line.partition(":")[0] for line in told] == ["client_lag", "scheduler_run_delay", "steal"]
+    assert all("not watched in 2 of 2 runs" in line for line in told)
+
+    (block,) = uncounted.blocks
+    counted = BlockRunner(one_workload, VirtualBench(lambda arm, n: 900), None)
+    counted.blocks.append(
+        replace(block, arms={name: _counted(arm, counters) for name, arm in block.arms.items()})
+    )
+    assert counted.blind().remarks() == []
+
+
+def _counted(arm: MeasuredArm, counters: dict[str, float]) -> MeasuredArm:
+    def known(measured: Measured) -> Measured:
+        audit = Audit("kernel", lag_p99_s=0.0)
+        runs = tuple(replace(s, contention=counters, audit=audit) for s in measured.samples)
+        return replace(measured, samples=runs)
+
+    return MeasuredArm({name: known(measured) for name, measured in arm.workloads.items()})

@@ -302,6 +302,7 @@ class Run:
                 self._judge_end(teardown)
             self.remarks += [
                 *self._measurer.blind.remarks(),
+                *(() if self._settling is None else self._settling.remarks),
                 *upkeep.remarks(self.setup),
                 *self._starter.forced,
             ]

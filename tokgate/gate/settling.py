@@ -30,9 +30,9 @@ from tokgate.load.sample import Identity
 from tokgate.verdict import Kind, Verdict
 
 SETTLED = ("output_tok_s", "ttft_s_p50", "step_ms_p50")
+"""Metrics whose verdicts on a build blocks can settle."""
 LEFT_OPEN = (Kind.INCONCLUSIVE, Kind.MISSING)
 """Verdicts on a stored baseline that a reference build can settle: undecided, or nothing stored."""
-"""Metrics whose verdicts on a build blocks can settle."""
 
 MakeBench = Callable[[Setup, BlockPlan, Path], Bench]
 
@@ -83,6 +83,9 @@ class Settling:
         make_room: called before servers of blocks are started; stops all others on the GPU.
         bench: launches servers.
         clock: seconds, monotonic.
+
+    Attributes:
+        remarks: causes of void runs that nobody could watch in blocks, one line each.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Settling:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert setup.request.budget_minutes is not None
+        self.remarks: list[str] = []
         self._setup = setup
         self._folder = folder
         self._alpha = alpha
@@ -227,6 +231,7 @@ class Settling:
             notes.append(f"{who} could not be measured: {fault.headline}")
         finally:
             self._budget.spent(self._clock() - began)
+            self.remarks += [f"blocks of {name}: {remark}" for remark in runner.blind().remarks()]
         return (deciding if runner.blocks else None), tuple(dict.fromkeys(notes))
 
     def _limit_name(self, metric: str) -> str:
