@@ -3,11 +3,12 @@
 ::
 
     python -m benchmarks.decision.host --engine FILE --model DIR --out OUT --gpus 0,1 --budget-s 330
-    python -m benchmarks.decision.host --engine FILE --model DIR --out OUT --gate-gpu 2 --budget-s 480
+    python -m benchmarks.decision.host --engine FILE --model DIR --out OUT --gate-gpus 2 --budget-s 480
 
 Each GPU of ``--gpus`` calibrates one profile (several GPUs may share one: their sessions are pooled afterwards); all at
-the same time, each a ``tokgate calibrate run`` of its own. ``--gate-gpu`` runs the gate without greedy parity beside
-them and accepts what may be accepted into a copy of the repository's baselines. Everything ends within the budget.
+the same time, each a ``tokgate calibrate run`` of its own. ``--gate-gpus`` runs the gate without greedy parity beside
+them (on one GPU with all profiles, on several with one profile each) and accepts what may be accepted into a copy of
+the repository's baselines. Everything ends within the budget.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 STOP_S = 35.0
 """Kept back for the end of servers and for the tables."""
-GATED_PARTS = "startup or throughput or latency or memory or accept_length or net_gain"
-"""Of the gate: what becomes a baseline, and whether speculation pays."""
+BASELINES = "startup or throughput or latency or memory or accept_length"
+"""Of the gate: what becomes a baseline."""
 
 
 @dataclass
@@ -89,8 +90,10 @@ def calibrations(options: argparse.Namespace, profile: str, number: int) -> list
     ]
 
 
-def gate(options: argparse.Namespace) -> list[str]:
-    """Arguments of the gate."""
+def gate(options: argparse.Namespace, profiles: list[str], out: Path) -> list[str]:
+    """Arguments of a gate; of one with both profiles also whether speculation pays."""
+    # By its name: the reference of a profile that is chosen alone is chosen with it.
+    parts = f"({BASELINES}) and {profiles[0]}" if len(profiles) == 1 else f"{BASELINES} or net_gain"
     kind = "emulated" if options.engine.startswith("emulated") else "gpu"
     return [
         "gate",
@@ -98,14 +101,15 @@ def gate(options: argparse.Namespace) -> list[str]:
         "-m",
         kind,
         "-k",
-        GATED_PARTS,
+        parts,
         "-p",
         "no:cacheprovider",
         f"--engine={options.engine}",
         *([f"--model={options.model}"] if options.model else []),
-        f"--profiles={','.join(options.profiles)}",
-        f"--results={options.out / 'gate' / 'results'}",
-        f"--baselines={options.out / 'gate' / 'baselines'}",
+        f"--profiles={','.join(profiles)}",
+        *([f"--runs={options.runs}"] if options.runs else []),
+        f"--results={out / 'results'}",
+        f"--baselines={out / 'baselines'}",
     ]
 
 
@@ -162,6 +166,12 @@ def main() -> int:
     began = time.monotonic()
     gpus = [gpu.strip() for gpu in options.gpus.split(",") if gpu.strip()]
     chosen = [options.profiles[number % len(options.profiles)] for number in range(len(gpus))]
+    beside = [gpu.strip() for gpu in options.gate_gpus.split(",") if gpu.strip()]
+    gates = {
+        f"gate-{profile}": (gpu, [profile]) for gpu, profile in zip(beside, options.profiles, strict=False)
+    }
+    if len(beside) == 1:
+        gates = {"gate": (beside[0], options.profiles)}
     parts: list[Part] = []
     # Asked to end: the parts are, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -169,16 +179,16 @@ def main() -> int:
         for number, (gpu, profile) in enumerate(zip(gpus, chosen, strict=True)):
             arguments = calibrations(options, profile, number)
             parts.append(begin(f"calibrate-{number}-{profile}", gpu, arguments, options.out))
-        if options.gate_gpu:
-            shutil.copytree(ROOT / "baselines", options.out / "gate" / "baselines", dirs_exist_ok=True)
-            parts.append(begin("gate", options.gate_gpu, gate(options), options.out))
+        for name, (gpu, profiles) in gates.items():
+            shutil.copytree(ROOT / "baselines", options.out / name / "baselines", dirs_exist_ok=True)
+            parts.append(begin(name, gpu, gate(options, profiles, options.out / name), options.out))
     finally:
         wait(parts, began + options.budget_s - STOP_S)
     good = True
     for part in parts:
         print(f"{part.name}: exit status {part.process.returncode}, log {part.name}.log")
-        if part.name == "gate":
-            lines = accept(options.out / "gate", options.profiles)
+        if part.name in gates:
+            lines = accept(options.out / part.name, gates[part.name][1])
             good &= any("accepted" in line for line in lines)
         else:
             lines = sessions(options.out / part.name / "baselines")
@@ -197,7 +207,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget-s", type=float, default=330.0)
     parser.add_argument("--gpus", default="", help="that calibrate, comma-separated")
-    parser.add_argument("--gate-gpu", default="", help="that runs the gate; none without")
+    parser.add_argument("--gate-gpus", default="", help="that run the gate; none without")
+    parser.add_argument("--runs", type=int, help="of the gate (default: gate.yaml)")
     parser.add_argument(
         "--profiles", type=lambda text: text.split(","), default=["baseline", "eagle3-graphs"]
     )

@@ -27,6 +27,7 @@ from typing import Any
 
 from benchmarks.noise.study import Study
 from tokgate import environments
+from tokgate.bump.options import TOGETHER_MEM_FRACTION, TOGETHER_TOKENS
 from tokgate.config.engine import Engine, resolve_engine
 from tokgate.config.gate import load_gate
 from tokgate.config.profiles import load_profiles
@@ -43,10 +44,17 @@ STOP_S = 20.0
 """Kept back for the end of the servers."""
 
 
-def launch(engine: Engine, target: str, name: str, out: Path, mem_fraction: float) -> Server:
-    """One server of the baseline profile."""
+def launch(engine: Engine, target: str, name: str, out: Path) -> Server:
+    """One server of the baseline profile.
+
+    On a GPU with a large share and a cap on its tokens: what a neighbour takes while this one starts is counted
+    against its share, and a small one then leaves nothing.
+    """
     profile = load_profiles(ROOT / "perf_tests" / "profiles.yaml").get("baseline")
-    profile = replace(profile, mem_fraction=mem_fraction if engine.kind == "gpu" else profile.mem_fraction)
+    capped: list[str] = []
+    if engine.kind == "gpu":
+        profile = replace(profile, mem_fraction=TOGETHER_MEM_FRACTION)
+        capped = ["--max-total-tokens", str(TOGETHER_TOKENS)]
     gate = load_gate(ROOT / "perf_tests" / "gate.yaml")
     port = free_port()
     arguments = server_arguments(
@@ -58,7 +66,7 @@ def launch(engine: Engine, target: str, name: str, out: Path, mem_fraction: floa
         host="127.0.0.1",
         port=port,
     )
-    argv = [engine.python, *engine.launcher, *arguments.argv]
+    argv = [engine.python, *engine.launcher, *arguments.argv, *capped]
     paths = list(engine.pythonpath)
     if engine.kind == "emulated":
         argv += ["--scenario", engine.scenario or "founding", "--emulated-version", engine.version]
@@ -86,22 +94,22 @@ def collect(options: argparse.Namespace) -> int:
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     engine = resolve_engine(options.engine, environments.root())
-    targets = {"1b": (options.target or "emulated", 0.10)}
+    targets = {"1b": options.target or "emulated"}
     if options.target_8b:
-        targets["8b"] = (options.target_8b, 0.35)
+        targets["8b"] = options.target_8b
     servers: dict[str, Server] = {}
     faults: dict[str, str] = {}
 
-    def starter(name: str, target: str, fraction: float) -> Callable[[], None]:
+    def starter(name: str, target: str) -> Callable[[], None]:
         def begin() -> None:
             try:
-                servers[name] = launch(engine, target, name, out, fraction)
+                servers[name] = launch(engine, target, name, out)
             except TokgateError as fault:
                 faults[name] = fault.headline
 
         return begin
 
-    threads = [threading.Thread(target=starter(name, *given)) for name, given in targets.items()]
+    threads = [threading.Thread(target=starter(name, target)) for name, target in targets.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -116,7 +124,7 @@ def collect(options: argparse.Namespace) -> int:
             # The first model, whose runs scatter, gets the larger share.
             share = (end_s - time.monotonic()) * (0.62 if left > 1 else 1.0)
             try:
-                told["models"][name] = _study(name, servers[name], targets[name][0], engine, out, share)
+                told["models"][name] = _study(name, servers[name], targets[name], engine, out, share)
             except TokgateError as fault:
                 faults[name] = fault.headline
             servers[name].stop()

@@ -6,7 +6,6 @@ same physical core, its caches. No counter that a virtual machine has shows that
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -27,7 +26,7 @@ LINE_BYTES = 64
 PLACES = 2_000
 """Cache lines that one look reads; no line is read again before all the others were."""
 
-PROBE_S = 0.15
+PROBE_S = 0.3
 
 
 def arithmetic() -> dict[str, float]:
@@ -144,10 +143,14 @@ def probe(cpu: int, neighbours: dict[str, int]) -> dict[str, float]:
     home = os.sched_getaffinity(0)
     found: dict[str, float] = {}
     with on_cpu(cpu, home):
-        alone = _middle()
+        _middle()
         for name, other in neighbours.items():
-            with contextlib.suppress(OSError), busy(other):
-                found[name] = _middle() / alone
+            # Alone before and after: a clock that rises or falls meanwhile is not the neighbour's doing.
+            alone = [_middle()]
+            with busy(other):
+                beside = _middle()
+            alone.append(_middle())
+            found[name] = 2 * beside / sum(alone)
     return found
 
 
