@@ -3,7 +3,8 @@
 ::
 
     python -m benchmarks.noise --engine FILE --target DIR --out DIR --budget-s 200 [--target-8b DIR]
-    python -m benchmarks.noise --analyse DIR        # tables and plots from what the first one wrote
+    python -m benchmarks.noise --keep DIR KEPT      # small enough to be committed
+    python -m benchmarks.noise --analyse            # tables and plots of the page from the kept studies
     python -m benchmarks.noise --stored tests/assets/h200/20261129-143440-583a/samples      # of the kept campaign
 
 One launch of the baseline profile (of each model). Rounds of runs, each round every condition once in random
@@ -40,6 +41,9 @@ from tokgate.server.spec import LaunchSpec
 from tokgate.sglang.flags import server_arguments
 
 ROOT = Path(__file__).parents[2]
+KEPT = sorted(Path(__file__).parent.glob("h200*"))
+"""Studies that the page is made of."""
+
 STOP_S = 20.0
 """Kept back for the end of the servers."""
 
@@ -168,14 +172,20 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--budget-s", type=float, default=200.0)
     parser.add_argument("--enough", type=int, default=30, help="runs of each model that count as enough")
-    parser.add_argument("--analyse", type=Path, metavar="DIR", help="what an earlier call wrote")
+    parser.add_argument("--analyse", type=Path, nargs="*", metavar="DIR", help="kept studies (default: all)")
+    parser.add_argument("--keep", type=Path, nargs=2, metavar="DIR", help="a small copy of what a call wrote")
     parser.add_argument("--stored", type=Path, metavar="DIR", help="Samples of an earlier campaign instead")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "explanation")
     options = parser.parse_args()
-    if options.analyse:
+    if options.analyse is not None:
         from benchmarks.noise.report import write
 
-        write(options.analyse, options.docs)
+        write(options.analyse or KEPT, options.docs)
+        return 0
+    if options.keep:
+        from benchmarks.noise.report import keep
+
+        keep(*options.keep)
         return 0
     if options.stored:
         from benchmarks.noise.stored import write as write_stored

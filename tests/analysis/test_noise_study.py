@@ -14,11 +14,13 @@ import pytest
 
 from benchmarks.noise import report as noise_report
 from benchmarks.noise import stored as noise_stored
-from benchmarks.noise.canary import PLACES, Memory, arithmetic, busy, on_cpu
+from benchmarks.noise.__main__ import KEPT
+from benchmarks.noise.canary import PLACES, Memory, busy
 from benchmarks.noise.conditions import CONDITIONS, Cores
 from benchmarks.noise.counters import counters, difference
-from benchmarks.noise.features import OWN_WORK, at_the_moment, episodes, read_runs, spearman
+from benchmarks.noise.features import OWN_WORK, at_the_moment, cpu_speed, episodes, read_runs, spearman
 from benchmarks.noise.study import Sampler
+from tokgate.host.canary import arithmetic, on_cpu
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,7 +106,7 @@ def test_tables_and_plot_are_written_and_short(tmp_path):
     docs.mkdir()
     page = docs / "noise.md"
     page.write_text("head\n<!-- benchmarks.noise: begin -->\nold\n<!-- benchmarks.noise: end -->\ntail\n")
-    noise_report.write(tmp_path, docs)
+    noise_report.write([tmp_path], docs)
     text = page.read_text()
     assert text.startswith("head") and text.endswith("tail\n") and "old" not in text
     assert OWN_WORK in text and (docs / "noise.png").stat().st_size > 1000
@@ -136,10 +138,25 @@ def test_an_episode_is_told_whatever_was_measured_in_it():
 def test_the_page_holds_what_the_kept_study_gives(tmp_path):
     page = (ROOT / "docs/explanation/noise.md").read_text()
     (tmp_path / "noise.md").write_text(page)
-    noise_report.write(ROOT / "benchmarks/noise/h200", tmp_path)
-    assert (tmp_path / "noise.md").read_text() == page, (
-        "python -m benchmarks.noise --analyse benchmarks/noise/h200"
-    )
+    noise_report.write(KEPT, tmp_path)
+    assert (tmp_path / "noise.md").read_text() == page, "python -m benchmarks.noise --analyse"
+
+
+def test_a_kept_study_gives_what_the_whole_one_gives(tmp_path):
+    whole, kept = tmp_path / "whole", tmp_path / "kept"
+    whole.mkdir()
+    write(whole, planted="canary")
+    noise_report.keep(whole, kept)
+    assert noise_report.table(kept) == noise_report.table(whole)
+    assert not list(kept.glob("*.jsonl"))
+
+
+def test_a_model_that_the_gpu_bounds_does_not_scatter_with_the_cpu():
+    """8 B: the scheduler's CPU was disturbed more than half of the time, and no run was slow."""
+    runs = noise_report.models(ROOT / "benchmarks/noise/h200-x4-8b")["8b"]
+    speed = cpu_speed(runs, "own_cpu_ms")
+    assert speed.disturbed > 0.5 and speed.factor > 1.3
+    assert noise_report.split(runs)[0] == []
 
 
 def test_counters_see_a_busy_process():
@@ -161,7 +178,7 @@ def test_a_neighbour_on_the_same_cpu_makes_the_canary_wait_and_not_work_longer()
     with on_cpu(cpu, home), busy(cpu):
         looks = [arithmetic() for _ in range(200)]
     # The quickest of three seldom waits; of two hundred some do.
-    assert sum(look["wall_ms"] for look in looks) >= sum(look["cpu_ms"] for look in looks)
+    assert sum(wall for _, wall in looks) >= sum(cpu for cpu, _ in looks)
     assert os.sched_getaffinity(0) == home
 
 

@@ -325,4 +325,5 @@ class Run:
             self._write(partial(write_text, self.results.folder / "report.md", text))
         finally:
             self._status = "interrupted" if kind or self._interrupted else "complete"
+            self._measurer.close()
             self._claim.close()
