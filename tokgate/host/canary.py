@@ -21,11 +21,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import fmean, median
 from typing import IO
 
 from tokgate.host import gpu, proc
 
+ROOT = Path(__file__).parents[2]
 PERIOD_S = 0.1
 LOOPS = 3_000
 """Of the fixed arithmetic: about 0.1 ms of a current CPU."""
@@ -163,6 +165,11 @@ class Canary:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = subprocess.Popen(
             [sys.executable, "-m", "tokgate.host.canary"],
+            # From wherever this tokgate is: its folder need not be on the path of a new interpreter.
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
