@@ -122,6 +122,27 @@ def test_a_profile_that_is_equal_to_its_reference_is_no_gain(settled: Setup, tmp
     assert verdict.evidence["blocks"] < 12  # type: ignore[operator]
 
 
+def test_a_mode_that_is_equal_to_the_other_passes(settled: Setup, tmp_path: Path) -> None:
+    """Of an attention mode it is asked whether it does anything: surely nothing is an answer."""
+    found = settling(settled, tmp_path, Bench(0.0, launch_sd=0.002))
+    workloads = tuple(settled.workloads.values())
+    verdict = found.gain(OPEN, ASKED, settled.catalogue.get("baseline"), workloads, even=Kind.PASS)
+    assert verdict.kind is Kind.PASS
+    assert "neither a gain nor a loss: any difference is below 3 %" in verdict.body
+    slow = settling(settled, tmp_path / "slow", Bench(0.1))
+    verdict = slow.gain(OPEN, ASKED, settled.catalogue.get("baseline"), workloads, even=Kind.PASS)
+    assert verdict.kind is Kind.NET_LOSS
+
+
+def test_a_profile_is_asked_once_for_each_other_profile(settled: Setup, tmp_path: Path) -> None:
+    bench = Bench(0.1)
+    found = settling(settled, tmp_path, bench)
+    workloads = tuple(settled.workloads.values())
+    for name in ("baseline", "eagle3-eager", "baseline"):
+        found.gain(OPEN, ASKED, settled.catalogue.get(name), workloads)
+    assert bench.made == 2
+
+
 def test_a_gain_that_is_likely_but_not_certain_stays_open_and_says_so(settled: Setup, tmp_path: Path) -> None:
     short = replace(settled, request=replace(settled.request, budget_minutes=9.0))
     found = settling(short, tmp_path, Bench(-0.03, launch_sd=0.008))
@@ -136,6 +157,10 @@ def test_without_a_reference_build_the_budget_is_for_speculative_profiles(
     both = replace(settled, profiles={n: settled.catalogue.get(n) for n in ("baseline", "eagle3-graphs")})
     assert settling(both, tmp_path, Bench(0.0))._budget.share_minutes() == 30
     assert settling(replace(both, reference=None), tmp_path, Bench(0.0))._budget.share_minutes() == 60
+    # Graphs on and off are held against each other, too: the baseline may then ask.
+    names = ("baseline", "baseline-eager", "eagle3-graphs")
+    graphs = replace(both, profiles={n: settled.catalogue.get(n) for n in names}, reference=None)
+    assert settling(graphs, tmp_path, Bench(0.0))._budget.share_minutes() == 30
 
 
 def test_a_failing_candidate_is_raised_and_a_failing_reference_is_said(

@@ -16,6 +16,7 @@ from tokgate.config.workloads import Workload
 from tokgate.errors import LoadFault
 from tokgate.gate import passes, traces
 from tokgate.gate.greedy import GreedyClient
+from tokgate.gate.log_cycle import LogMark
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
@@ -230,6 +231,7 @@ class Measurer:
         server.flush_cache()
         pids = [process.pid for process in server.processes()]
         scraped = passes.scrape(server)
+        log = LogMark(server.log_path)
         before = self._watch.snapshot(pids)
         try:
             died = threading.Event()
@@ -260,7 +262,7 @@ class Measurer:
             metrics=got.metrics,
             duration_s=got.duration_s,
             contention=contention,
-            counters=passes.between(scraped, passes.scrape(server)),
+            counters=passes.between(scraped, passes.scrape(server)) | log.read(workload.concurrency),
             void=got.void,
         )
         if not any(r.outcome == "ok" for r in sample.requests):

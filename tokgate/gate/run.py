@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
 
@@ -22,7 +22,7 @@ from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.faults import verdict_of
 from tokgate.gate.judge import SPEED, Judge
 from tokgate.gate.launches import judge_launches
-from tokgate.gate.measurement import Measurer
+from tokgate.gate.measurement import Measured, Measurer
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.results import Results, write_text
 from tokgate.gate.rooflines import Rooflines
@@ -30,6 +30,7 @@ from tokgate.gate.settling import LEFT_OPEN, Asked, Settling, open_questions
 from tokgate.gate.setup import Setup
 from tokgate.gate.share import of_how_many
 from tokgate.gate.start import Starter
+from tokgate.gate.verify_passes import VerifyPass, VerifyPasses
 from tokgate.load import prompts
 from tokgate.report.markdown import report
 from tokgate.server.teardown import Teardown
@@ -85,6 +86,7 @@ class Run:
             self.judge = Judge(setup.gate, setup.request.baselines, self._accept_command(), shares)
             self.comparisons = Comparisons(setup.gate)
             self._rooflines = Rooflines(setup.engine, self._starter)
+            self._verify_passes = VerifyPasses()
             measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
             self._measurer = Measurer(
                 setup, self.results, self._starter, beside=lambda: self.campaign.processes()
@@ -190,14 +192,26 @@ class Run:
         partner = self.setup.partner(visit.profile.name, GRAPHS)
         if partner is None:
             raise UsageFault(f"no profile of this run is '{visit.profile.name}' without CUDA graphs")
-        return self.comparisons.graphs(measured, self.campaign.visit(partner).measured(workload))
+        other = self.campaign.visit(partner).measured(workload)
+        verdict = self.comparisons.graphs(measured, other)
+        if self._settling is None or not self.comparisons.speed_is_open(verdict, measured, other):
+            return verdict
+        asked = Asked(workload.name, SPEED, measured.samples[0].identity)
+        return self._settling.gain(verdict, asked, self.setup.profiles[partner], (workload,))
 
     def attention_mode(self, visit: Visit, workload: Workload) -> Verdict:
         """A profile with attention mode decode against the same with prefill, where one is in this run."""
         measured = visit.measured(workload)
         partner = self.setup.partner(visit.profile.name, ATTENTION_MODE)
         other = None if partner is None else self.campaign.visit(partner).measured(workload)
-        return self.comparisons.attention_mode(measured, other, visit.facts())
+        verdict = self.comparisons.attention_mode(measured, other, visit.facts())
+        if self._settling is None or partner is None or other is None:
+            return verdict
+        if not self.comparisons.speed_is_open(verdict, measured, other):
+            return verdict
+        asked = Asked(workload.name, SPEED, measured.samples[0].identity)
+        profile = self.setup.profiles[partner]
+        return self._settling.gain(verdict, asked, profile, (workload,), even=Kind.PASS)
 
     def launches(self, visit: Visit, workload: Workload) -> Verdict:
         """Whether every part of a step is launched as its graph, from a trace of the profiler."""
@@ -211,12 +225,21 @@ class Run:
         reference = self.setup.profiles[self.reference(visit.profile)]
         traced = visit.traced(workload) if self.setup.request.trace_steps else None
         cycles = None if traced is None else traced.cycles
+        passes = self._verify_passes_like(visit, measured) if traced else ()
         against = self.campaign.visit(reference.name).measured(workload)
-        verdict = self.judge.net_gain(workload, measured, against, cycles)
+        verdict = self.judge.net_gain(workload, measured, against, cycles, passes)
         if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None:
             return verdict
         asked = Asked(workload.name, SPEED, measured.samples[0].identity)
         return self._settling.gain(verdict, asked, reference, (workload,))
+
+    def _verify_passes_like(self, visit: Visit, measured: Measured) -> Sequence[VerifyPass]:
+        """Verify passes of the same target: of this profile's other workloads, and of profiles traced before."""
+        for workload in self._measured:
+            with suppress(TokgateError):
+                found = visit.measured(workload), visit.traced(workload).cycles
+                self._verify_passes.add(*found, workload.concurrency)
+        return self._verify_passes.like(measured)
 
     def parity(self, name: str, visit: Visit) -> Verdict:
         """Greedy parity of a profile with its reference, on one case."""

@@ -1,7 +1,8 @@
 """Settling: what one launch and stored figures leave open is decided by blocks, as far as a budget goes.
 
-A build is held against a reference build, launched again and again beside it; a speculative profile against its
-reference, so that the verdict covers what a launch does. See docs/decisions/settling.md.
+A build is held against a reference build, launched again and again beside it; a profile against its reference, the
+same without graphs or with the other attention mode, so that the verdict covers what a launch does.
+See docs/decisions/settling.md.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokgate.analysis.looks import Plan
@@ -25,6 +26,8 @@ from tokgate.gate.blocks import BlockRunner
 from tokgate.gate.campaign import Visit
 from tokgate.gate.deciding import Deciding, Question, spend
 from tokgate.gate.judge import Judge
+from tokgate.gate.pairs import ATTENTION_MODE as MODE
+from tokgate.gate.pairs import GRAPHS
 from tokgate.gate.setup import Setup
 from tokgate.load.sample import Identity
 from tokgate.verdict import Kind, Verdict
@@ -102,8 +105,11 @@ class Settling:
         self._make_room = make_room
         self._bench = bench
         self._clock = clock
-        # Without a reference build only speculative profiles have anything to settle.
-        may_ask = setup.profile_names(*(() if setup.reference else ("speculative",)))
+        # Without a reference build only profiles that are held against another one have anything to settle.
+        traits: tuple[tuple[str, ...], ...] = (
+            ((),) if setup.reference else (("speculative",), (GRAPHS,), (MODE,))
+        )
+        may_ask = {name for trait in traits for name in setup.profile_names(*trait)}
         self._budget = Budget(setup.request.budget_minutes, len(may_ask))
         self._done: dict[str, tuple[Deciding | None, tuple[str, ...]]] = {}
         self._remarks: dict[tuple[str, str, str], tuple[str, ...]] = {}
@@ -133,9 +139,19 @@ class Settling:
         return self._settle(verdict, asked, open_, workloads, arms, f"build-{profile.name}", said, gain=False)
 
     def gain(
-        self, verdict: Verdict, asked: Asked, reference: Profile, workloads: Sequence[Workload]
+        self,
+        verdict: Verdict,
+        asked: Asked,
+        reference: Profile,
+        workloads: Sequence[Workload],
+        *,
+        even: Kind = Kind.INCONCLUSIVE,
     ) -> Verdict:
-        """The verdict on a profile against its reference that one launch a side left open.
+        """The verdict on a profile against another one, its reference or one that differs in a single thing,
+        that one launch a side left open.
+
+        Args:
+            even: what a difference that is surely below the limit amounts to.
 
         Raises:
             TokgateError: the profile's server failed.
@@ -143,9 +159,8 @@ class Settling:
         profile = self._setup.profiles[asked.identity.profile]
         arms = Arm("A", self._setup.engine, reference), Arm("B", self._setup.engine, profile)
         said = f"'{reference.name}', launched again beside '{profile.name}': the launch effect is covered"
-        return self._settle(
-            verdict, asked, [asked], workloads, arms, f"gain-{profile.name}-{asked.workload}", said, gain=True
-        )
+        name = f"gain-{profile.name}-over-{reference.name}-{asked.workload}"
+        return self._settle(verdict, asked, [asked], workloads, arms, name, said, gain=True, even=even)
 
     def _settle(
         self,
@@ -158,6 +173,7 @@ class Settling:
         said: str,
         *,
         gain: bool,
+        even: Kind = Kind.INCONCLUSIVE,
     ) -> Verdict:
         if name not in self._done:
             self._done[name] = self._measure(open_, workloads, arms, name, calibrated=not gain)
@@ -175,9 +191,10 @@ class Settling:
                 verdict, notes or (f"no block has {asked.metric} of {asked.workload} on both sides",)
             )
         limit = self._setup.gate.metrics[self._limit_name(asked.metric)]
-        return answered(
+        told = answered(
             Answer(verdict, deciding.runner, question, found, limit.unit, said, notes, gain, self._alpha)
         )
+        return replace(told, kind=even) if told.kind is Kind.INCONCLUSIVE and ends_gain(found) else told
 
     def _measure(
         self,
