@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +14,7 @@ from tokgate.errors import UsageFault
 from tokgate.gate.results import find_run, read_run, read_verdicts
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
 from tokgate.load.sample import read_samples
-from tokgate.verdict import Kind
+from tokgate.verdict import Kind, Verdict
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -45,15 +46,16 @@ def accept(
     """Record a run's Samples as one session of each baseline that it covers."""
     folder = find_run(results, run)
     facts = read_run(folder)
-    spoiled = [v.line for v in read_verdicts(folder) if v.kind in _SPOILING]
+    verdicts = read_verdicts(folder)
+    spoiled = [v.line for v in verdicts if v.kind in _SPOILING]
     if spoiled:
         raise UsageFault(f"run {folder.name} cannot be accepted", spoiled)
-    if facts["status"] != "complete":
-        raise UsageFault(f"run {folder.name} cannot be accepted: it is '{facts['status']}', not complete")
-    samples = read_samples(folder / "samples")
     if profiles is not None and not profiles.strip(", "):
         raise UsageFault("--profiles was given without a name; leave it out for all")
     wanted = {name.strip() for name in (profiles or "").split(",") if name.strip()}
+    if facts["status"] != "complete":
+        _check_unfinished(folder.name, facts, verdicts, wanted)
+    samples = read_samples(folder / "samples")
     unknown = wanted - {sample.identity.profile for sample in samples}
     if unknown:
         raise UsageFault(f"run {folder.name} holds no profile {', '.join(sorted(unknown))}")
@@ -70,6 +72,8 @@ def accept(
         new_epoch=new_epoch,
         tokgate_version=__version__,
     )
+    if facts["status"] != "complete":
+        print(f"note: the run was {facts['status']}; these profiles had been measured wholly before")
     for warning in facts.get("host_warnings") or ():
         print(f"note: the host was warned of: {warning}")
     for path in written:
@@ -79,3 +83,27 @@ def accept(
         said = ", ".join(f"{name} ({number})" for name, number in counts.items())
         print(f"not the whole gate: {len(not_run)} tests were left out by selection and never ran: {said}")
     print(f"{len(written)} baselines; review with: git diff {stored}")
+
+
+def _check_unfinished(
+    name: str, facts: Mapping[str, Any], verdicts: Sequence[Verdict], wanted: Collection[str]
+) -> None:
+    """Of a run that was cut short, profiles that are named may be accepted if all their runs were made.
+
+    A verdict on a workload is reached when all its runs are; so is one on the start.
+
+    Raises:
+        UsageFault: none is named, or one was not measured wholly.
+    """
+    refused = f"run {name} cannot be accepted: it is '{facts['status']}', not complete"
+    cases = {(v.evidence.get("profile"), v.evidence.get("workload")) for v in verdicts}
+    absent = {
+        profile: [workload for workload in facts["workloads"] if (profile, workload) not in cases]
+        for profile in facts["profiles"]
+    }
+    whole = [profile for profile, lacks in absent.items() if not lacks]
+    if not wanted:
+        ways = [f"measured wholly: {', '.join(whole)}", f"those alone: --profiles {','.join(whole)}"]
+        raise UsageFault(refused, ways if whole else ["no profile was measured wholly"])
+    if cut := [profile for profile in sorted(wanted) if absent.get(profile)]:
+        raise UsageFault(refused, [f"{p}: not measured wholly: {', '.join(absent[p])}" for p in cut])

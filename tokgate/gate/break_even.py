@@ -162,11 +162,16 @@ def _grows(line: CostLine | None) -> str:
 
 
 def _acceptance(measured: Measured) -> list[float]:
-    """Chance of acceptance by draft position, over all requests; empty where no histogram is reported."""
+    """Chance of acceptance by draft position, over all requests; empty where no histogram is reported.
+
+    SGLang ends a histogram at the last number of tokens that occurred. Positions behind it, up to the draft
+    steps, were reached whenever all before them were accepted, and never accepted.
+    """
     histograms = [r.accept_histogram for s in measured.samples for r in s.requests if r.accept_histogram]
     if not histograms:
         return []
-    longest = max(map(len, histograms))
+    steps = measured.samples[0].identity.resolved.get("speculative_num_steps")
+    longest = max([*map(len, histograms), steps + 1 if isinstance(steps, int) else 0])
     total = [sum(h[i] for h in histograms if i < len(h)) for i in range(longest)]
     return [chance for chance in position_acceptance(total) if chance is not None]
 
