@@ -117,8 +117,8 @@ class Measurer:
             name = f"{phase.name}_s"
             metrics[name] = metrics.get(name, 0.0) + phase.seconds
         metrics["startup_s"] = server.startup_s
-        metrics |= memory(server)
         alone = self._setup.request.start_together == 1
+        metrics |= memory(server, alone=alone)
         sample = Sample(
             identity=self._identity(server, profile, STARTUP if alone else STARTUP_TOGETHER, "", run=0),
             requests=(),
