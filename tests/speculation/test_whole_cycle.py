@@ -75,7 +75,7 @@ def test_what_lies_at_each_border_is_named(make_sample: Make) -> None:
 def test_a_step_without_speculation_and_without_a_line_in_the_log(make_sample: Make) -> None:
     (line,) = whole_cycle_lines(measured(make_sample, None, output_tok_s=800, step_ms_mean=9.5), 8)
     assert line.startswith("of a whole run 10.00 ms a step (streams / rate): 9.50 ms in decode")
-    assert line.endswith("; the engine's log has no interval that lies within a run")
+    assert line.endswith("; of the engine's log no interval is known that lies within a run")
 
 
 def test_without_an_accept_length_nothing_is_said(make_sample: Make) -> None:

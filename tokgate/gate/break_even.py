@@ -28,6 +28,10 @@ from tokgate.report.explain_trace import cycles_json, effective_line
 from tokgate.sglang.trace_spans import DRAFT, DRAFT_EXTEND, VERIFY
 
 
+NOTABLE_GAPS = 0.1
+"""Share of a cycle in no kernel from which the model says that it takes it to stay: fewer steps launch less."""
+
+
 def state_of(measured: Measured, baseline_tok_s: float) -> BreakEven | None:
     """Whether speculation pays, from what was measured; ``None`` where the server reports no accept length.
 
@@ -142,6 +146,9 @@ def _model_lines(
         said += "; with one chance of acceptance for all positions, since no histogram is reported"
     elif best.steps > len(known):
         said += f"; acceptance beyond position {len(known)} is taken to be that of position {len(known)}"
+    gaps = costs.other_ms / state.cycle_ms
+    if gaps >= NOTABLE_GAPS:
+        said += f"; the {100 * gaps:.0f} % of a cycle that lie in no kernel are taken to stay"
     if topk != 1:
         tokens = tokens_of(measured)
         tree = f"tree of topk {topk}" + ("" if tokens is None else f" and {tokens} tokens") + " as measured"

@@ -20,14 +20,19 @@ def whole_cycle(measured: Measured, streams: int) -> dict[str, float]:
         ``whole_ms``: accept length x streams / rate of the whole run, first tokens aside, which no cycle gives;
         ``decode_ms``: from event to event at the client; ``log_ms``: between the steps that the engine's log counts.
     """
-    rate = measured.series(RATE)
     speculative = bool(measured.samples[0].identity.resolved.get("speculative_algorithm"))
-    lengths = measured.series("accept_length") if speculative else [1.0]
+    runs = [s.metrics for s in measured.samples if RATE in s.metrics]
+    pairs = [
+        (m[RATE], m["accept_length"] if speculative else 1.0)
+        for m in runs
+        if not speculative or "accept_length" in m
+    ]
     decode = measured.series("cycle_ms") if speculative else measured.series("step_ms_mean")
     logged = [s.counters[CYCLE_MS] for s in measured.samples if CYCLE_MS in s.counters]
     found: dict[str, float] = {}
-    if rate and lengths:
-        found["whole_ms"] = 1e3 * fmean(lengths) * streams / (fmean(rate) * _decoded(measured))
+    if pairs:
+        whole = fmean(1e3 * length * streams / rate for rate, length in pairs)
+        found["whole_ms"] = whole / _decoded(measured)
     if decode:
         found["decode_ms"] = fmean(decode)
     if logged:
@@ -48,7 +53,7 @@ def whole_cycle_lines(measured: Measured, streams: int) -> list[str]:
         f"{_ms(whole - decode)} ({100 * (whole - decode) / whole:.0f} %) in prefill, first tokens and idle streams"
     )
     if "log_ms" not in found:
-        return [line + "; the engine's log has no interval that lies within a run"]
+        return [line + "; of the engine's log no interval is known that lies within a run"]
     logged = found["log_ms"]
     return [
         line + f"; the engine's log says {_ms(logged)}, so {_ms(decode - logged)} "
