@@ -16,6 +16,7 @@ from tokgate.config.workloads import Workload
 from tokgate.errors import LoadFault
 from tokgate.gate import passes, traces
 from tokgate.gate.greedy import GreedyClient
+from tokgate.gate.log_cycle import LogMark
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
@@ -23,7 +24,6 @@ from tokgate.gate.setup import Setup
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER, Starter
 from tokgate.gate.traces import Traced
 from tokgate.gate.watch import Blind, Watch, memory
-from tokgate.host.contention import difference
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure
 from tokgate.load.processes import Progress
@@ -101,6 +101,10 @@ class Measurer:
         """Make every measurement stop after its current run."""
         self._cancelled.set()
 
+    def close(self) -> None:
+        """End what watches beside the runs."""
+        self._watch.close()
+
     def check(self) -> None:
         """Raises:
         Cancelled: the gate is closing.
@@ -116,8 +120,8 @@ class Measurer:
             name = f"{phase.name}_s"
             metrics[name] = metrics.get(name, 0.0) + phase.seconds
         metrics["startup_s"] = server.startup_s
-        metrics |= memory(server)
         alone = self._setup.request.start_together == 1
+        metrics |= memory(server, alone=alone)
         sample = Sample(
             identity=self._identity(server, profile, STARTUP if alone else STARTUP_TOGETHER, "", run=0),
             requests=(),
@@ -228,9 +232,9 @@ class Measurer:
         self.check()
         server.ensure_alive()
         server.flush_cache()
-        pids = [process.pid for process in server.processes()]
+        processes = server.processes()
         scraped = passes.scrape(server)
-        before = self._watch.snapshot(pids)
+        log = LogMark(server.log_path)
         try:
             died = threading.Event()
 
@@ -239,7 +243,10 @@ class Measurer:
                 if died.is_set():
                     raise LoadFault("a process of the server died")
 
-            with server.watch(f"{workload.name}", on_death=died.set):
+            with (
+                self._watch.during(processes) as contention,
+                server.watch(f"{workload.name}", on_death=died.set),
+            ):
                 got = measure(
                     server.url,
                     workload,
@@ -252,7 +259,6 @@ class Measurer:
             server.ensure_alive()
             phase = f"{stall.phase} of {workload.name}"
             raise server.hang(phase, stall.waited_s, stall.limit_s) from stall
-        contention = difference(before, self._watch.snapshot(pids))
         sample = Sample(
             identity=self._identity(server, profile, workload.name, workload.digest, run=run),
             requests=got.requests,
@@ -260,7 +266,7 @@ class Measurer:
             metrics=got.metrics,
             duration_s=got.duration_s,
             contention=contention,
-            counters=passes.between(scraped, passes.scrape(server)),
+            counters=passes.between(scraped, passes.scrape(server)) | log.read(workload.concurrency),
             void=got.void,
         )
         if not any(r.outcome == "ok" for r in sample.requests):

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tokgate.analysis.voids import GPU_CAUSES, unwatched
 from tokgate.gate.setup import Setup
 from tokgate.host import gpu
-from tokgate.host.contention import Snapshot, snapshot
+from tokgate.host.canary import Canary
+from tokgate.host.contention import Snapshot, difference, snapshot
+from tokgate.host.proc import Process, title
 from tokgate.load.sample import Sample
 from tokgate.server.running import Server
 
 NVML_S = 5.0
 """Longest wait for an answer of NVML."""
+
+SCHEDULER = "scheduler"
+"""In the title that SGLang gives the processes that drive a GPU: ``sglang::scheduler_TP0``."""
 
 
 class Watch:
@@ -27,6 +33,40 @@ class Watch:
     def __init__(self, setup: Setup, beside: Callable[[], Iterable[int]]) -> None:
         self._beside = beside
         self._gpus = _open(setup)
+        self._canary: Canary | None = None
+
+    @contextmanager
+    def during(self, processes: Sequence[Process]) -> Iterator[dict[str, float]]:
+        """Counters of what happens while the body runs: there when it has ended without a fault.
+
+        Args:
+            processes: of the measured server.
+        """
+        pids = [process.pid for process in processes]
+        schedulers = [process.pid for process in processes if SCHEDULER in title(process)]
+        found: dict[str, float] = {}
+        with self._canary_on(schedulers) as seen:
+            before = self.snapshot(pids)
+            yield found
+            found |= difference(before, self.snapshot(pids))
+        found |= seen
+
+    @contextmanager
+    def _canary_on(self, schedulers: Sequence[int]) -> Iterator[dict[str, float]]:
+        """See :meth:`tokgate.host.canary.Canary.watch`; nothing where there is no GPU, whose waiting tells whether a
+        slow CPU matters, or no scheduler."""
+        if self._gpus is None or not schedulers:
+            yield {}
+            return
+        if self._canary is None:
+            self._canary = Canary()
+        with self._canary.watch(schedulers, self._gpus[1]) as seen:
+            yield seen
+
+    def close(self) -> None:
+        """End the canary's process."""
+        if self._canary is not None:
+            self._canary.close()
 
     def snapshot(self, pids: Sequence[int]) -> Snapshot:
         """Counters now. An NVML that once gave no answer in time is not asked again.
@@ -70,8 +110,12 @@ class Blind:
         ]
 
 
-def memory(server: Server) -> dict[str, float]:
+def memory(server: Server, *, alone: bool) -> dict[str, float]:
     """Memory of a server that is ready; what is not told is left out.
+
+    Args:
+        alone: whether nothing else started on its GPUs meanwhile. The log gives a capture's memory as what became
+            less on the whole GPU, so that beside others it is anybody's.
 
     Returns:
         ``gpu_memory_mib`` (of its fullest GPU), ``graphs_gb`` (all captures of the rank with most) and
@@ -82,7 +126,7 @@ def memory(server: Server) -> dict[str, float]:
     if held:
         found["gpu_memory_mib"] = float(max(held.values()))
     graphs: dict[str, float] = {}
-    for capture in server.captures:
+    for capture in server.captures if alone else ():
         if capture.gb is not None:
             graphs[capture.rank] = graphs.get(capture.rank, 0.0) + capture.gb
     if graphs:
