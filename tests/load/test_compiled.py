@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.client.fuzz import Play, fields, judged, tails_agree
+from benchmarks.client.play import Play, fields, judged, tails_agree
 from tests.load.damaged import at_chunks, cut, responses
 from tests.load.peers import HEAD, chunk, event, stream
 from tests.load.test_wire import EXAMPLES, SAMPLES

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.client.fuzz import Play
+from benchmarks.client.play import Play
 from tests.load.damaged import at_chunks, cut, responses
 from tests.load.peers import HEAD, chunk, event, stream
 from tokgate.load.events import Facts, digest
