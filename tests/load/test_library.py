@@ -156,6 +156,15 @@ def test_code_is_not_loaded_from_where_others_write(scripted, home: Path) -> Non
 
 
 @needs_compiler
+def test_a_lenient_umask_does_no_harm(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        loaded(made(tmp_path / "home" / "lib", tmp_path))
+    finally:
+        os.umask(before)
+
+
+@needs_compiler
 def test_a_cache_that_cannot_be_written(scripted, home: Path) -> None:
     home.write_text("a file")
     audit = run(scripted).audit

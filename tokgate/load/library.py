@@ -43,7 +43,7 @@ def made(folder: Path, workplace: Path) -> Path:
         raise Unavailable(f"there is no compiler '{COMPILER}' on this machine")
     try:
         path = folder / f"sweep-{_made_from(compiler)}.so"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         _own(folder)
         if not _whole(path):
             _keep(path, _compile(compiler, workplace / path.name))
