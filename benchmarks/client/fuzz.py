@@ -25,6 +25,7 @@ from tokgate.load.events import Facts
 from tokgate.load.library import Unavailable, loaded, made
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+PROGRESS = 100_000
 FORGET = 20_000  # inputs after which the readers start anew, so that memory stays bounded
 WORDS = (
     *(
@@ -183,6 +184,8 @@ def main() -> int:
                 print(f"seed {seed}, input {number}: {error}")
                 return 1
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
+            if (number + 1) % PROGRESS == 0:
+                print(f"{number + 1} inputs, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     counted = ", ".join(f"{name} {count}" for name, count in sorted(outcomes.items()))
     print(f"{options.inputs} inputs, seed {seed}, {time.monotonic() - began:.0f} s: no difference; {counted}")
     shares = ", ".join(f"{name} {n / max(1, trial.seen):.0%}" for name, n in trial.recognised.items())

@@ -155,10 +155,10 @@ class Reader:
             stream.opening = b""
 
     def _several(self, stream: Stream, start: int, size: int, stamp: bytes, now: int) -> int:
-        """Keep the events in the middle that follow each other from ``start`` on; return where they end.
+        """Keep the events that follow each other from ``start`` on, a chunk each; return where they end.
 
-        A client that was held up finds many in one read, and must not fall further behind by parsing them. An
-        event that fills its read teaches its shape.
+        A client that was held up finds many in one read, and must not fall further behind by parsing them; and all
+        streams may end at once. An event in the middle that fills its read teaches its shape.
         """
         record, buffer = stream.record, self.buffer
         assert record is not None
@@ -169,16 +169,22 @@ class Reader:
             if (
                 not length
                 or end > size
-                or not buffer.startswith(b"data: {", at + 2)
-                or not buffer.endswith(END, at, end)
+                or not buffer.startswith(b"data: ", at + 2)
+                or not buffer.endswith(b"\n\n\r\n", at, end)
                 or self._find(b"\n", at + 2, end) != end - 4
-                or (middle := buffer.rfind(MIDDLE, at, end)) < 0
+                or buffer[end - 5] == _CR
             ):
                 return start
-            if start == 0 and end == size:
-                self._learn(stream, middle, size)
+            middle = buffer.rfind(MIDDLE, at, end)
+            if middle < 0:
+                kept: bytes = Whole(self._view[at + 8 : end - 4])
+            elif buffer.startswith(b"{", at + 8) and buffer.endswith(END, at, end):
+                if start == 0 and end == size:
+                    self._learn(stream, middle, size)
+                kept = bytes(self._view[max(at + 8, end - 5 - TAIL) : end - 5])
+            else:
+                return start
             record.last_ns = now
-            kept = bytes(self._view[max(at + 8, end - 5 - TAIL) : end - 5])
             self.log.append((record, now, stamp, kept, end - start))
             start = end
         return start
