@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.noise.canary import busy, siblings
 from tokgate.server.running import Server
 
-CONDITIONS = ("default", "client pinned", "engine pinned", "both pinned", "both, nice -10", "unwatched")
+PLANTED = "planted: sibling busy"
+"""The engine pinned, and a busy loop on the other CPU of its main thread's core: what a neighbour does."""
+CANARY_OFF = "no canary there"
+"""The sampler looks as ever, without its canary on the scheduler's CPU."""
+QUICKEST = "on the quickest CPU"
+"""The scheduler's main thread on the CPU that did the fixed work quickest just before the run."""
+CONDITIONS = (
+    "default",
+    QUICKEST,
+    "engine pinned",
+    "both pinned",
+    "both, nice -10",
+    CANARY_OFF,
+    "unwatched",
+    PLANTED,
+)
+PINNED = ("engine pinned", "both pinned", "both, nice -10", PLANTED)
 
 
 class Cores:
@@ -21,22 +38,10 @@ class Cores:
         groups: dict[frozenset[int], None] = {}
         self.told = True
         for cpu in sorted(self.all):
-            groups[frozenset(self._siblings(cpu) & self.all)] = None
+            group, told = siblings(cpu)
+            self.told &= told
+            groups[frozenset(group & self.all)] = None
         self.cores = [set(group) for group in groups]
-
-    def _siblings(self, cpu: int) -> set[int]:
-        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            self.told = False
-            return {cpu & ~1, cpu | 1}
-        found: set[int] = set()
-        for part in text.split(","):
-            low, _, high = part.partition("-")
-            found |= set(range(int(low), int(high or low) + 1))
-        # A machine that hides its threads may still run two of its CPUs on one core.
-        return found if len(found) > 1 else {cpu & ~1, cpu | 1}
 
     @property
     def enough(self) -> bool:
@@ -46,6 +51,11 @@ class Cores:
     def main(self) -> set[int]:
         """The scheduler's main thread; the core's other CPU is left idle."""
         return {min(self.cores[1])}
+
+    @property
+    def beside(self) -> int:
+        """The other CPU of that core."""
+        return max(self.cores[1])
 
     @property
     def helpers(self) -> set[int]:
@@ -80,15 +90,20 @@ def _threads(pid: int) -> list[int]:
 
 
 @contextmanager
-def applied(condition: str, server: Server, main: int | None, cores: Cores) -> Iterator[list[int] | None]:
+def applied(
+    condition: str, server: Server, main: int | None, cores: Cores, scanned: Mapping[int, float]
+) -> Iterator[list[int] | None]:
     """A condition while a run is measured; gives the client's CPUs.
+
+    Args:
+        scanned: CPU time of the fixed work by CPU, just now.
 
     Raises:
         OSError: this host does not allow it.
     """
     pids = [process.pid for process in server.processes()]
-    engine = condition in ("engine pinned", "both pinned", "both, nice -10")
-    client = condition in ("client pinned", "both pinned", "both, nice -10")
+    engine = condition in PINNED
+    client = condition in ("both pinned", "both, nice -10")
     try:
         if engine:
             for pid in pids:
@@ -97,9 +112,13 @@ def applied(condition: str, server: Server, main: int | None, cores: Cores) -> I
                     _set([pid], cores.main)
                 else:
                     _set(_threads(pid), cores.others)
+        if condition == QUICKEST and main is not None and scanned:
+            _set([main], {min(scanned, key=scanned.__getitem__)})
         if condition.endswith("nice -10") and main is not None:
             os.setpriority(os.PRIO_PROCESS, main, -10)
-        yield sorted(cores.client) if client else sorted(cores.others) if engine else None
+        beside = busy(cores.beside) if condition == PLANTED else contextlib.nullcontext()
+        with beside:
+            yield sorted(cores.client) if client else sorted(cores.others) if engine else None
     finally:
         for pid in pids:
             _set(_threads(pid), cores.all)

@@ -81,6 +81,24 @@ def _run(row: Mapping[str, Any]) -> Run:
     )
 
 
+OWN_WORK, OWN_MEMORY = "scheduler's CPU: ms of fixed work", "scheduler's CPU: ms of memory reads"
+SPARE_WORK, SPARE_MEMORY = "spare CPU: ms of fixed work", "spare CPU: ms of memory reads"
+BUSY = "GPU: busy in the second half, %"
+SIBLING = "sibling of the scheduler's CPU: busy, %"
+MEANS = {
+    OWN_WORK: "own_cpu_ms",
+    OWN_MEMORY: "own_memory_ms",
+    SPARE_WORK: "canary_cpu_ms",
+    SPARE_MEMORY: "canary_memory_ms",
+    SIBLING: "sibling_busy",
+    "sibling of the scheduler's CPU: softirq, %": "sibling_softirq",
+    "scheduler's CPU: softirq, %": "own_softirq",
+    "scheduler's CPU: system, %": "own_system",
+    "scheduler's CPU: steal, %": "own_steal",
+    "GPU: ms of the NVML queries": "nvml_ms",
+}
+
+
 def _facts(row: Mapping[str, Any]) -> dict[str, float]:
     moved, span = row["moved"], row["interval_s"]
     found: dict[str, float] = {}
@@ -129,8 +147,11 @@ def _facts(row: Mapping[str, Any]) -> dict[str, float]:
         None if row["client_run_delay_s"] is None else 1e3 * row["client_run_delay_s"],
     )
     looks = row["samples"]
+    # Means: a run that was slow for a third of its time shows a third of it, as its speed does.
+    for name, key in MEANS.items():
+        values = [look[key] for look in looks if look.get(key) is not None]
+        add(name, float(np.mean(values)) if values else None)
     for name, key in (
-        ("canary: CPU ms of fixed work", "canary_cpu_ms"),
         ("GPU: SM MHz", "sm_mhz"),
         ("GPU: power W (follows the speed)", "power_w"),
         ("GPU: temperature (follows the speed)", "gpu_c"),
@@ -138,6 +159,17 @@ def _facts(row: Mapping[str, Any]) -> dict[str, float]:
     ):
         values = [look[key] for look in looks if look.get(key) is not None]
         add(name, float(np.median(values)) if values else None)
+    # NVML tells the last tenths of a second: the first half is still about what was before.
+    late = [look["gpu_util"] for look in looks[len(looks) // 2 :] if look.get("gpu_util") is not None]
+    add(BUSY, float(np.median(late)) if late else None)
+    scanned = list(row.get("scanned_ms", {}).values())
+    if scanned:
+        quick = float(np.quantile(scanned, 0.1))
+        add("CPUs slow before the run, %", 100 * float(np.mean(np.array(scanned) > 1.15 * quick)))
+        add(
+            "scheduler's CPU: fixed work, x the quickest CPUs'",
+            found[OWN_WORK] / quick if OWN_WORK in found else None,
+        )
     reasons = [int(look["throttle"]) for look in looks if "throttle" in look]
     # Idle (1) and an application's own setting (2) are no throttling.
     add(
@@ -178,6 +210,37 @@ def at_the_moment(runs: Sequence[Run], key: str) -> float | None:
         levels += list(run.windows_ms / np.median(run.windows_ms))
         looks += list(np.interp(run.windows_t_s, t, values) / np.median(values))
     return spearman(levels, looks) if len(levels) >= 10 else None
+
+
+DISTURBED = 1.15
+"""Fixed work that takes this many times as long as at its quickest tenth counts as disturbed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How quick a CPU was, look by look.
+
+    Attributes:
+        looks: how many.
+        disturbed: share of them that took more than :data:`DISTURBED` x their quickest tenth.
+        factor: median of these, x the quickest tenth; ``nan`` when there are none.
+    """
+
+    looks: int
+    disturbed: float
+    factor: float
+
+
+def cpu_speed(runs: Sequence[Run], key: str) -> Speed | None:
+    """Speed of a CPU over a whole study; ``None`` where the canary was not there."""
+    values = np.array([look[key] for run in runs for look in run.looks if look.get(key) is not None])
+    if not len(values):
+        return None
+    ratio = values / np.quantile(values, 0.1)
+    slow = ratio > DISTURBED
+    return Speed(
+        len(values), float(slow.mean()), float(np.median(ratio[slow])) if slow.any() else float("nan")
+    )
 
 
 @dataclass(frozen=True, slots=True)

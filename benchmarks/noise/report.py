@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.noise.conditions import PLANTED
 from benchmarks.noise.features import (
+    DISTURBED,
     GOOD_QUANTILE,
+    OWN_MEMORY,
+    OWN_WORK,
+    SIBLING,
     SLOW,
+    SPARE_MEMORY,
+    SPARE_WORK,
     Run,
     at_the_moment,
+    cpu_speed,
     episodes,
     read_runs,
     spearman,
@@ -24,7 +34,14 @@ from tokgate.analysis.blocks import block
 CAUSES: tuple[tuple[str, str, Callable[[float, float], bool]], ...] = (
     ("steal, % of CPU time wanted", "steal over 2 % of the CPU time wanted", lambda v, best: v > 2),
     ("scheduler: wait for a CPU, % of time", "scheduler waited over 2 %", lambda v, best: v > 2),
-    ("canary: CPU ms of fixed work", "fixed work took 5 % more CPU time", lambda v, best: v > 1.05 * best),
+    (OWN_WORK, "fixed work on the scheduler's CPU took 5 % longer", lambda v, best: v > 1.05 * best),
+    (OWN_MEMORY, "memory reads on the scheduler's CPU took 20 % longer", lambda v, best: v > 1.2 * best),
+    (SPARE_WORK, "fixed work on a spare CPU took 5 % longer", lambda v, best: v > 1.05 * best),
+    (SPARE_MEMORY, "memory reads on a spare CPU took 20 % longer", lambda v, best: v > 1.2 * best),
+    (SIBLING, "the sibling of the scheduler's CPU was busy over 20 %", lambda v, best: v > 20),
+    ("scheduler's CPU: softirq, %", "softirqs took over 2 % of the scheduler's CPU", lambda v, best: v > 2),
+    ("scheduler's CPU: steal, %", "steal over 2 % of the scheduler's CPU", lambda v, best: v > 2),
+    ("GPU: ms of the NVML queries", "NVML answered 20 % slower", lambda v, best: v > 1.2 * best),
     ("scheduler: GHz", "CPU clock 3 % down", lambda v, best: v < 0.97 * best),
     ("scheduler: instructions a cycle", "instructions a cycle 5 % down", lambda v, best: v < 0.95 * best),
     ("client: lag p99, ms", "client lag over 1 ms", lambda v, best: v > 1),
@@ -38,6 +55,24 @@ def models(out: Path) -> dict[str, list[Run]]:
     """Runs by model, of what a study wrote."""
     paths = sorted(out.glob("runs-*.jsonl*"))
     return {path.name.split(".")[0].removeprefix("runs-"): read_runs(path) for path in paths}
+
+
+CANARIES = (("the scheduler's CPU", "own_cpu_ms"), ("a spare CPU", "canary_cpu_ms"))
+
+MOMENTS = {
+    "fixed work on the scheduler's CPU": "own_cpu_ms",
+    "memory reads there": "own_memory_ms",
+    "fixed work on a spare CPU": "canary_cpu_ms",
+    "memory reads there ": "canary_memory_ms",
+    "sibling busy": "sibling_busy",
+    "NVML's answer": "nvml_ms",
+}
+"""Looks whose rank correlation with the step at the same moment, within runs, is told."""
+
+
+def natural(runs: Sequence[Run]) -> list[Run]:
+    """Runs in which nothing was planted."""
+    return [run for run in runs if run.condition != PLANTED]
 
 
 def best(runs: Sequence[Run]) -> float:
@@ -149,29 +184,55 @@ def table(out: Path) -> str:
             f"{name}: {len(runs)} runs, best {best(runs):.0f} tok/s; {' | '.join(CONDITION_HEAD[1:])}"
         )
         lines += [f"  {row[0]:<15} {' | '.join(row[1:])}" for row in conditions(runs)]
-        telling = [row for row in correlations(runs) if "follows the speed" not in row[0]]
+        left = natural(runs)
+        telling = [row for row in correlations(left) if "follows the speed" not in row[0]]
         found = [f"{row[0]} {row[2]:+.2f}" for row in telling[:4]]
         lines.append(f"  tok/s goes with: {'; '.join(found)}")
-        moment = at_the_moment(runs, "canary_cpu_ms")
-        _, named, slow, quick = causes(runs)
-        told = "not known" if moment is None else f"{moment:+.2f}"
-        lines.append(
-            f"  slow runs: {slow}, cause named {named} (and of {quick} quick ones); canary at the moment: {told}"
-        )
+        rows, named, slow, quick = causes(left)
+        lines.append(f"  slow runs: {slow}, cause named {named} (and of {quick} quick ones)")
+        lines.append("    " + "; ".join(f"{words}: {a} slow, {b} quick" for words, a, b in rows if a))
+        lines.append("  with the step at the moment: " + "; ".join(f"{n} {v}" for n, v in moments(left)))
     return "\n".join(lines[:25])
 
 
-def write(out: Path, docs: Path) -> None:
-    """Fill the marked part of docs/explanation/noise.md and draw its plot."""
-    told = json.loads((out / "study.json").read_text(encoding="utf-8"))["models"]
-    text = "\n".join(_markdown(name, runs, told.get(name, {})) for name, runs in models(out).items() if runs)
+def moments(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """What goes with the step at the same moment, within runs."""
+    found = {name: at_the_moment(runs, key) for name, key in MOMENTS.items()}
+    return [(name.strip(), "not known" if v is None else f"{v:+.2f}") for name, v in found.items()]
+
+
+def write(outs: Sequence[Path], docs: Path) -> None:
+    """Fill the marked part of docs/explanation/noise.md from one study or several, and draw its plot."""
+    parts: list[str] = []
+    drawn: dict[str, list[Run]] = {}
+    for out in outs:
+        told = json.loads((out / "study.json").read_text(encoding="utf-8"))["models"]
+        for name, runs in models(out).items():
+            if runs:
+                parts.append(_markdown(f"{out.name}: {name}", runs, told.get(name, {})))
+                drawn[f"{out.name}: {name}"] = runs
+        print(table(out))
     begin, end = "<!-- benchmarks.noise: begin -->", "<!-- benchmarks.noise: end -->"
-    put(docs / "noise.md", begin, end, text.strip())
-    _plot(models(out), docs / "noise.png")
-    print(table(out))
+    put(docs / "noise.md", begin, end, "\n".join(parts).strip())
+    _plot(drawn, docs / "noise.png")
+
+
+def keep(out: Path, kept: Path) -> None:
+    """A study small enough to be committed: gzipped, without the load of every CPU at every look."""
+    kept.mkdir(parents=True, exist_ok=True)
+    shutil.copy(out / "study.json", kept / "study.json")
+    for path in sorted(out.glob("runs-*.jsonl")):
+        lines = []
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):
+                row = json.loads(line)
+                row["samples"] = [{k: v for k, v in look.items() if k != "busy"} for look in row["samples"]]
+                lines.append(json.dumps(row, separators=(",", ":")) + "\n")
+        (kept / f"{path.name}.gz").write_bytes(gzip.compress("".join(lines).encode(), 9, mtime=0))
 
 
 def _markdown(name: str, runs: Sequence[Run], told: dict[str, Any]) -> str:
+    left = natural(runs)
     lines = [
         f"### {name}: {len(runs)} runs of one launch",
         "",
@@ -185,9 +246,24 @@ def _markdown(name: str, runs: Sequence[Run], told: dict[str, Any]) -> str:
     ]
     lines.append("|---|---|---|---|---|")
     lines += [
-        f"| {n} | {count} | {rho:+.2f} | {q:.4g} | {s:.4g} |" for n, count, rho, q, s in correlations(runs)
+        f"| {n} | {count} | {rho:+.2f} | {_figure(q)} | {_figure(s)} |"
+        for n, count, rho, q, s in correlations(left)
     ]
-    slow_times, share = episodes(runs)
+    looks = [(what, value) for what, value in moments(left) if value != "not known"]
+    if looks:
+        told_looks = ", ".join(f"{what} {value}" for what, value in looks)
+        lines += ["", f"Rank correlation with the step at the same moment, within runs: {told_looks}."]
+    speeds = [(who, cpu_speed(runs, key)) for who, key in CANARIES]
+    lines += [
+        "",
+        *(
+            f"Fixed work on {who}: {100 * speed.disturbed:.0f} % of {speed.looks} looks took more than {DISTURBED:g} x "
+            f"their quickest tenth, in the middle {speed.factor:.2f} x."
+            for who, speed in speeds
+            if speed is not None
+        ),
+    ]
+    slow_times, share = episodes(left)
     lines += ["", f"Slow episodes, in time, whatever was measured: {100 * share:.0f} % of all windows."]
     if slow_times:
         lines += ["", "| seconds | step, x undisturbed | runs | conditions |", "|---|---|---|---|"]
@@ -195,7 +271,7 @@ def _markdown(name: str, runs: Sequence[Run], told: dict[str, Any]) -> str:
             f"| {e.seconds:.1f} | {e.factor:.2f} | {e.runs} | {', '.join(e.conditions)} |" for e in slow_times
         ]
     if len(runs) >= 8:
-        told_orders = ", ".join(f"{order} {value:.1f} %" for order, value in orders(runs))
+        told_orders = ", ".join(f"{order} {value:.1f} %" for order, value in orders(left))
         lines += [
             "",
             f"Scatter of an A/A block made of eight of these runs in a row, by order: {told_orders}.",
@@ -205,11 +281,15 @@ def _markdown(name: str, runs: Sequence[Run], told: dict[str, Any]) -> str:
     ]
     if absent:
         lines += ["", f"Not measured: {'; '.join(absent)}."]
-    rows, named, slow, quick = causes(runs)
+    rows, named, slow, quick = causes(left)
     lines += ["", "| cause | slow runs that have it | quick runs that have it |", "|---|---|---|"]
     lines += [f"| {words} | {a} | {b} |" for words, a, b in rows]
-    lines += [f"| any | {named} of {slow} | {quick} of {len(runs) - slow} |", ""]
+    lines += [f"| any | {named} of {slow} | {quick} of {len(left) - slow} |", ""]
     return "\n".join(lines)
+
+
+def _figure(value: float) -> str:
+    return "-" if value != value else f"{value:.4g}"
 
 
 def _row(cells: Sequence[str]) -> str:

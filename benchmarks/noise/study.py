@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.noise.conditions import CONDITIONS, Cores, applied
+from benchmarks.noise.canary import probe
+from benchmarks.noise.conditions import CANARY_OFF, CONDITIONS, PINNED, Cores, applied
 from benchmarks.noise.counters import PerfCounters, counters, difference
 from tokgate.config.workloads import Workload
+from tokgate.host.canary import scan
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, measure
 from tokgate.server.running import Server
@@ -32,23 +35,32 @@ class Study:
         server: running.
         workload: of one run.
         out: folder.
+        env: the engine's, which may name its GPU.
     """
 
     def __init__(
-        self, name: str, server: Server, workload: Workload, vocabulary: int | None, out: Path
+        self,
+        name: str,
+        server: Server,
+        workload: Workload,
+        vocabulary: int | None,
+        out: Path,
+        env: Mapping[str, str],
     ) -> None:
         self.name = name
         self._server = server
         self._workload = workload
         self._prompts = prompt_sets.build(workload, vocabulary=vocabulary)
         self._out = out
+        self._env = env
         self._cores = Cores()
         self._main = scheduler(server)
         self._perf = PerfCounters(self._main) if self._main is not None else None
         self.runs = 0
+        self._probed = self._probe()
         self.left_out: dict[str, str] = {}
         if not self._cores.enough:
-            for condition in CONDITIONS[1:5]:
+            for condition in PINNED:
                 self.left_out[condition] = f"{len(self._cores.cores)} cores are too few to pin to"
 
     def facts(self) -> dict[str, Any]:
@@ -58,14 +70,29 @@ class Study:
             "processes": {p.pid: " ".join(_command(p.pid))[:120] for p in self._server.processes()},
             "cores": [sorted(core) for core in self._cores.cores],
             "topology_told": self._cores.told,
+            "probe": self._probed,
             "perf_refused": {} if self._perf is None else self._perf.refused,
             "workload": [self._workload.requests, self._workload.output_tokens],
         }
 
+    def _probe(self) -> dict[str, float]:
+        """Which CPUs share a core, as told by what a busy loop on one does to the other; x the time of fixed work."""
+        canary, count = self._cores.canary, len(self._cores.all)
+        if not self._cores.enough:
+            return {}
+        half = (canary + count // 2) % count
+        others = {
+            "the CPU's neighbour": canary ^ 1,
+            "the CPU half of all away": half,
+            "another core": half ^ 4,
+        }
+        return probe(canary, {name: cpu for name, cpu in others.items() if cpu in self._cores.all})
+
     def rounds(self, until_s: float, seed: int = 1) -> None:
         """Runs until the clock says so; a condition that this host refuses is left out from then on."""
         draw = random.Random(seed)
-        with Sampler(self._out / f"looks-{self.name}.jsonl", self._main or 0, self._cores.canary) as sampler:
+        looks = self._out / f"looks-{self.name}.jsonl"
+        with Sampler(looks, self._main or 0, self._cores.canary, self._env) as sampler:
             self._rounds(until_s, draw, sampler)
 
     def _rounds(self, until_s: float, draw: random.Random, sampler: Sampler) -> None:
@@ -90,8 +117,11 @@ class Study:
         server.flush_cache()
         log_at = server.log_path.stat().st_size
         pids = [process.pid for process in server.processes()]
-        quiet = sampler.paused() if condition == "unwatched" else contextlib.nullcontext()
-        with quiet, applied(condition, server, self._main, self._cores) as client:
+        quiet = {"unwatched": sampler.paused, CANARY_OFF: sampler.elsewhere}.get(
+            condition, contextlib.nullcontext
+        )()
+        scanned = scan(self._cores.all)
+        with quiet, applied(condition, server, self._main, self._cores, scanned) as client:
             before = counters(pids, self._main) | (self._perf.read() if self._perf else {})
             began = time.monotonic()
             got = measure(server.url, self._workload, self._prompts, deadlines=Deadlines(), pin_cpus=client)
@@ -113,6 +143,7 @@ class Study:
             "client_run_delay_s": got.audit.client_run_delay_s,
             "merged": got.audit.merged_read_share,
             "moved": difference(before, after),
+            "scanned_ms": {cpu: round(ms, 4) for cpu, ms in scanned.items()},
             "samples": sampler.since(began),
             "log_tok_s": _throughputs(server.log_path, log_at),
             "t_us": [round(1e6 * float(t)) for t in line.t_s],
@@ -129,14 +160,17 @@ class Sampler:
     Args:
         path: its looks, one JSON object a line.
         main: process id of the scheduler; 0 when not known.
-        canary: CPU of the fixed work; -1: any.
+        canary: spare CPU of the fixed work; -1: any.
+        env: the engine's: its GPU is looked at.
     """
 
-    def __init__(self, path: Path, main: int, canary: int) -> None:
+    def __init__(self, path: Path, main: int, canary: int, env: Mapping[str, str]) -> None:
         self._path = path
         self._at = 0
         command = [sys.executable, "-m", "benchmarks.noise.sampler", str(path), str(main), str(canary)]
-        self._process = subprocess.Popen(command, cwd=ROOT)
+        # Of the engine's environment its GPU alone: its PYTHONPATH is for its own interpreter.
+        environment = {**os.environ, **{k: v for k, v in env.items() if k == "CUDA_VISIBLE_DEVICES"}}
+        self._process = subprocess.Popen(command, cwd=ROOT, env=environment)
         until = time.monotonic() + 10
         while not self._lines() and self._process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
@@ -164,6 +198,15 @@ class Sampler:
             yield
         finally:
             self._process.send_signal(signal.SIGCONT)
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Without the canary on the scheduler's CPU while the body runs."""
+        self._process.send_signal(signal.SIGUSR1)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGUSR2)
 
     def __enter__(self) -> Sampler:
         return self

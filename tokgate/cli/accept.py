@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,8 @@ from tokgate import __version__, baselines
 from tokgate.errors import UsageFault
 from tokgate.gate.results import find_run, read_run, read_verdicts
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
-from tokgate.load.sample import read_samples
+from tokgate.host.fitness import dirty
+from tokgate.load.sample import Sample, read_samples
 from tokgate.verdict import Kind
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -41,8 +43,12 @@ def accept(
         bool, typer.Option("--new-epoch", help="start a new level instead of adding a session")
     ] = False,
     profiles: Annotated[str | None, typer.Option(help="only these, comma-separated (default: all)")] = None,
+    workloads: Annotated[str | None, typer.Option(help="only these, comma-separated (default: all)")] = None,
 ) -> None:
-    """Record a run's Samples as one session of each baseline that it covers."""
+    """Record a run's Samples as one session of each baseline that it covers.
+
+    Refused: a run with a failure, one on a host that others used, and cases with a void run in them.
+    """
     folder = find_run(results, run)
     facts = read_run(folder)
     spoiled = [v.line for v in read_verdicts(folder) if v.kind in _SPOILING]
@@ -50,14 +56,16 @@ def accept(
         raise UsageFault(f"run {folder.name} cannot be accepted", spoiled)
     if facts["status"] != "complete":
         raise UsageFault(f"run {folder.name} cannot be accepted: it is '{facts['status']}', not complete")
+    warnings = facts.get("host_warnings") or ()
+    if others := dirty(warnings):
+        raise UsageFault(
+            f"run {folder.name} cannot be accepted: others used its host when it began",
+            [*others, "measure again when they are gone: tokgate doctor tells"],
+        )
     samples = read_samples(folder / "samples")
-    if profiles is not None and not profiles.strip(", "):
-        raise UsageFault("--profiles was given without a name; leave it out for all")
-    wanted = {name.strip() for name in (profiles or "").split(",") if name.strip()}
-    unknown = wanted - {sample.identity.profile for sample in samples}
-    if unknown:
-        raise UsageFault(f"run {folder.name} holds no profile {', '.join(sorted(unknown))}")
-    samples = [s for s in samples if not s.void and (not wanted or s.identity.profile in wanted)]
+    samples = _chosen(samples, lambda s: s.identity.profile, profiles, "profile", folder.name)
+    samples = _chosen(samples, lambda s: s.identity.workload, workloads, "workload", folder.name)
+    _refuse_void(samples, folder.name)
     startups = sorted(
         {m for s in samples if s.identity.workload in (STARTUP, STARTUP_TOGETHER) for m in s.metrics}
     )
@@ -70,7 +78,7 @@ def accept(
         new_epoch=new_epoch,
         tokgate_version=__version__,
     )
-    for warning in facts.get("host_warnings") or ():
+    for warning in warnings:
         print(f"note: the host was warned of: {warning}")
     for path in written:
         print(f"wrote {path}")
@@ -79,3 +87,47 @@ def accept(
         said = ", ".join(f"{name} ({number})" for name, number in counts.items())
         print(f"not the whole gate: {len(not_run)} tests were left out by selection and never ran: {said}")
     print(f"{len(written)} baselines; review with: git diff {stored}")
+
+
+def _chosen(
+    samples: list[Sample], key: Callable[[Sample], str], names: str | None, what: str, run: str
+) -> list[Sample]:
+    """Samples of the profiles or workloads named; all when none is."""
+    if names is None:
+        return samples
+    wanted = {name.strip() for name in names.split(",") if name.strip()}
+    if not wanted:
+        raise UsageFault(f"--{what}s was given without a name; leave it out for all")
+    unknown = wanted - {key(sample) for sample in samples}
+    if unknown:
+        raise UsageFault(f"run {run} holds no {what} {', '.join(sorted(unknown))}")
+    return [sample for sample in samples if key(sample) in wanted]
+
+
+def _refuse_void(samples: Sequence[Sample], run: str) -> None:
+    """A void run says that the host was disturbed while its case was measured, the runs beside it included.
+
+    Raises:
+        UsageFault: names the cases with a void run, their causes, and the cases without one.
+    """
+    cases: dict[str, list[Sample]] = {}
+    for sample in samples:
+        cases.setdefault(f"{sample.identity.workload}[{sample.identity.profile}]", []).append(sample)
+    void = {name: [s for s in runs if s.void] for name, runs in cases.items()}
+    lines = []
+    for name, runs in ((name, runs) for name, runs in void.items() if runs):
+        causes = Counter(cause for s in runs for cause in {reason.cause for reason in s.void})
+        told = ", ".join(f"{cause} {number}x" for cause, number in causes.most_common())
+        lines.append(f"{name}: {len(runs)} of {len(cases[name])} runs void: {told}")
+    if not lines:
+        return
+    clean = [name for name, runs in void.items() if not runs]
+    raise UsageFault(
+        f"run {run} cannot be accepted: {sum(map(len, void.values()))} of its {len(samples)} runs are void",
+        [
+            *lines,
+            f"without one: {', '.join(clean) or 'no case'}"
+            + ("; choose with --profiles and --workloads" if clean else ""),
+            "a level for later days is recorded on an undisturbed host alone: measure the others again",
+        ],
+    )

@@ -143,13 +143,16 @@ class Comparisons:
         elif ratio.below_one:
             kind, said = Kind.NET_LOSS, "graphs are a net loss"
         headline = f"{_speeds(found)} {_without(other)}, {_change(found)}: {said}"
+        speed_decides = True
         if one.resolved.get("speculative_algorithm"):
             verdict, line = self._accept_length(on, off)
+            # Where accept length is open no speed makes this verdict pass.
+            speed_decides = verdict is Kind.PASS
             if verdict is Kind.DIVERGED or (verdict is Kind.INCONCLUSIVE and kind is Kind.PASS):
                 kind, headline = verdict, f"{line}; {headline}"
             else:
                 body.insert(0, line)
-        return case.verdict(kind, headline, body, figures=_figures(found))
+        return case.verdict(kind, headline, body, figures={**_figures(found), "speed_decides": speed_decides})
 
     def attention_mode(self, decode: Measured, prefill: Measured | None, facts: ServerFacts) -> Verdict:
         """A profile with attention mode decode against the same with prefill.
@@ -175,6 +178,7 @@ class Comparisons:
                 Kind.INCONCLUSIVE,
                 "attention mode decode: no profile of this run is the same with mode prefill",
                 ["name it with --profiles beside this one"],
+                figures={"speed_decides": False},
             )
         case, one, other = self._case(decode, prefill, MODE)
         stops = _stops(case, one, other)
@@ -199,7 +203,7 @@ class Comparisons:
             kind,
             f"{_speeds(found)} with mode prefill, {_change(found)}: {said}",
             body,
-            figures=_figures(found),
+            figures={**_figures(found), "speed_decides": effect.real is not None},
         )
 
     def _case(
