@@ -61,7 +61,7 @@ def report_of(
         moved_unknown=moved.unknown,
         defaults=tuple(item for group in groups for item in _defaults(group)),
         memory=tuple(item for group in groups for item in _memory(group)),
-        remarks=(*campaign.remarks, *remarks),
+        remarks=(*campaign.remarks, *_of_runners(groups), *remarks),
         # Once all blocks are in, the last test was made: more blocks are another question.
         again=again if stopped_early else "",
         facts={
@@ -71,6 +71,15 @@ def report_of(
             "runs_per_arm": campaign.ask.runs_per_arm,
         },
     )
+
+
+def _of_runners(groups: Sequence[Group]) -> list[str]:
+    """Each remark once, with the profiles that it is of."""
+    of: dict[str, list[str]] = {}
+    for group in groups:
+        for line in group.runner.remarks:
+            of.setdefault(line, []).extend(group.deciding)
+    return [f"{', '.join(names)}: {line}" for line, names in of.items()]
 
 
 def _label(engine: Engine, other: Engine) -> str:
