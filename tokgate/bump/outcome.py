@@ -66,6 +66,8 @@ def report_of(
         again=again if stopped_early else "",
         facts={
             "alpha_per_verdict": campaign.ask.alpha,
+            "beta": campaign.ask.gate.statistics.beta,
+            "blocks_max": campaign.ask.blocks_max,
             "seed": campaign.ask.seed,
             "pairing": campaign.ask.pairing,
             "runs_per_arm": campaign.ask.runs_per_arm,
