@@ -125,15 +125,18 @@ class Gate:
         return self.process.wait(5.0)
 
 
-def uuids() -> list[str]:
-    """Of this host's GPUs; empty without a driver."""
+def cards() -> dict[str, int]:
+    """UUID -> NVML index of the GPUs that this process may use; empty without a driver."""
     nvml = gpu.open_nvml()
-    return [] if isinstance(nvml, str) else nvml.uuids()
+    if isinstance(nvml, str):
+        return {}
+    uuids = nvml.uuids()
+    return {uuids[index]: index for index in gpu.visible_indices(nvml, {}, nvml.count)}
 
 
 def refused_by_one(host: Host) -> None:
     """While one GPU is held, a gate that needs two is refused, and leaves the other one unlocked."""
-    found = uuids()
+    found = list(cards())
     if len(found) < 2:
         host.say(
             "locks", "a two-GPU gate is refused while one GPU is held", None, "this host has no two GPUs"
@@ -154,7 +157,7 @@ def gate(host: Host, start_s: float | None) -> None:
     Args:
         start_s: how long a start lasted in the first phase.
     """
-    found = uuids()
+    found = list(cards())
     if len(found) < 2:
         for what in ("a gate of profiles on two GPUs", "baselines under the class of two GPUs"):
             host.say("gate", what, None, "this host has no two GPUs")
@@ -173,7 +176,7 @@ def gate(host: Host, start_s: float | None) -> None:
     _beside(host, found)
     queued = Gate(
         host, "queued", "--profiles=baseline", *STARTUP, "--wait-gpu-s=900",
-        CUDA_VISIBLE_DEVICES="1",
+        CUDA_VISIBLE_DEVICES=str(cards()[found[1]]),
     )  # fmt: skip
     early = False
     while two.process.poll() is None and host.left_s > RESERVE_S:
@@ -193,7 +196,7 @@ def _beside(host: Host, found: list[str]) -> None:
         "refused-one",
         "--profiles=baseline",
         *STARTUP,
-        CUDA_VISIBLE_DEVICES="1",
+        CUDA_VISIBLE_DEVICES=str(cards()[found[1]]),
     )
     code = one.wait(90)
     ok = code == 3 and f"{found[1]} is in use by another tokgate" in one.text()

@@ -144,9 +144,9 @@ class Host:
 
 
 def used_mib() -> dict[int, int] | None:
-    """Device memory in use by GPU index; ``None`` without NVML."""
+    """Device memory in use by index of the GPUs that this process may use; ``None`` without NVML."""
     nvml = gpu.open_nvml()
-    return None if isinstance(nvml, str) else nvml.used_mib(range(nvml.count))
+    return None if isinstance(nvml, str) else nvml.used_mib(gpu.visible_indices(nvml, {}, nvml.count))
 
 
 def rank_of(trial: str, rank: str) -> proc.Process | None:

@@ -246,7 +246,7 @@ class Run:
             name,
             case,
             visit.profile.name,
-            reference,
+            parity.Parties(f"compared with '{reference}' without speculation", f"'{reference}'"),
             wanted,
             visit.answers(name),
             truth,

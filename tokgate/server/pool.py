@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
@@ -89,8 +90,12 @@ class Pool:
             self._changed.wait_for(lambda: not self._starting)
             servers = list(self._servers.values())
             self._servers.clear()
-        for server in servers:
-            self._end(server)
+        if not servers:
+            return
+        # At the same time: one waits for GPU memory that the others still hold.
+        with ThreadPoolExecutor(len(servers), "stop") as ends:
+            for server, teardown in zip(servers, ends.map(lambda own: own.stop(), servers), strict=True):
+                self.teardowns[server.launch] = teardown
 
     def __enter__(self) -> Self:
         return self
