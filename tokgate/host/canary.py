@@ -133,8 +133,8 @@ class Canary:
         """Look while the body runs; the figures are there when it has ended.
 
         Yields:
-            Of the worst scheduler: ``scheduler_cpu_slowdown`` (CPU time of the fixed work on its CPU, mean of the run, x
-            that on an undisturbed CPU) and ``scheduler_steal_share`` (of the time of its CPU). And ``gpu_busy_share``
+            Of the worst scheduler: ``scheduler_cpu_slowdown`` (CPU time of the fixed work on its CPU, mean of the run,
+            x that on an undisturbed CPU) and ``scheduler_steal_share`` (of the time of its CPU). And ``gpu_busy_share``
             (median of the run's second half). What cannot be told is absent.
 
         Args:
