@@ -61,7 +61,11 @@ def report_of(
         moved_unknown=moved.unknown,
         defaults=tuple(item for group in groups for item in _defaults(group)),
         memory=tuple(item for group in groups for item in _memory(group)),
-        remarks=(*campaign.remarks, *remarks),
+        remarks=(
+            *campaign.remarks,
+            *(line for group in groups for line in group.runner.blind().remarks()),
+            *remarks,
+        ),
         # Once all blocks are in, the last test was made: more blocks are another question.
         again=again if stopped_early else "",
         facts={
