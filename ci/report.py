@@ -42,7 +42,9 @@ def main() -> int:
 
 def newest(results: Path) -> Path | None:
     """The newest run that has a report, or else the newest one at all; None when there is none."""
-    runs = sorted(path for path in results.glob("*") if path.is_dir() and not path.is_symlink())
+    found = (path for path in results.glob("*") if path.is_dir() and not path.is_symlink())
+    # By its time alone: a bump's name begins with a word, and would sort behind every gate's.
+    runs = sorted(found, key=lambda path: path.name.removeprefix("bump-"))
     told = [run for run in runs if (run / "report.md").is_file()]
     return (told or runs)[-1] if runs else None
 

@@ -38,7 +38,7 @@ class SessionSection(Section):
     launches: int
     reason: str = ""
     samples: dict[str, list[float]]
-    digest: str = ""
+    digest: str
 
 
 class EpochSection(Section):
@@ -113,7 +113,7 @@ def _load(path: Path) -> Baseline:
         document.fault(("epochs",), "holds no session")
     for e, epoch in enumerate(raw.epochs):
         for n, session in enumerate(epoch.sessions):
-            if session.digest not in ("", digest(session.model_dump())):
+            if session.digest != digest(session.model_dump()):
                 document.fault(
                     ("epochs", e, "sessions", n, "digest"),
                     f"does not fit the session of run {session.run}: it was edited after `tokgate accept` "

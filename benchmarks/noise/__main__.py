@@ -3,7 +3,8 @@
 ::
 
     python -m benchmarks.noise --engine FILE --target DIR --out DIR --budget-s 200 [--target-8b DIR]
-    python -m benchmarks.noise --analyse DIR        # tables and plots from what the first one wrote
+    python -m benchmarks.noise --keep DIR KEPT      # small enough to be committed
+    python -m benchmarks.noise --analyse            # tables and plots of the page from the kept studies
     python -m benchmarks.noise --stored tests/assets/h200/20261129-143440-583a/samples      # of the kept campaign
 
 One launch of the baseline profile (of each model). Rounds of runs, each round every condition once in random
@@ -27,6 +28,7 @@ from typing import Any
 
 from benchmarks.noise.study import Study
 from tokgate import environments
+from tokgate.bump.options import TOGETHER_MEM_FRACTION, TOGETHER_TOKENS
 from tokgate.config.engine import Engine, resolve_engine
 from tokgate.config.gate import load_gate
 from tokgate.config.profiles import load_profiles
@@ -39,14 +41,24 @@ from tokgate.server.spec import LaunchSpec
 from tokgate.sglang.flags import server_arguments
 
 ROOT = Path(__file__).parents[2]
+KEPT = sorted(Path(__file__).parent.glob("h200*"))
+"""Studies that the page is made of."""
+
 STOP_S = 20.0
 """Kept back for the end of the servers."""
 
 
-def launch(engine: Engine, target: str, name: str, out: Path, mem_fraction: float) -> Server:
-    """One server of the baseline profile."""
+def launch(engine: Engine, target: str, name: str, out: Path) -> Server:
+    """One server of the baseline profile.
+
+    On a GPU with a large share and a cap on its tokens: what a neighbour takes while this one starts is counted
+    against its share, and a small one then leaves nothing.
+    """
     profile = load_profiles(ROOT / "perf_tests" / "profiles.yaml").get("baseline")
-    profile = replace(profile, mem_fraction=mem_fraction if engine.kind == "gpu" else profile.mem_fraction)
+    capped: list[str] = []
+    if engine.kind == "gpu":
+        profile = replace(profile, mem_fraction=TOGETHER_MEM_FRACTION)
+        capped = ["--max-total-tokens", str(TOGETHER_TOKENS)]
     gate = load_gate(ROOT / "perf_tests" / "gate.yaml")
     port = free_port()
     arguments = server_arguments(
@@ -58,7 +70,7 @@ def launch(engine: Engine, target: str, name: str, out: Path, mem_fraction: floa
         host="127.0.0.1",
         port=port,
     )
-    argv = [engine.python, *engine.launcher, *arguments.argv]
+    argv = [engine.python, *engine.launcher, *arguments.argv, *capped]
     paths = list(engine.pythonpath)
     if engine.kind == "emulated":
         argv += ["--scenario", engine.scenario or "founding", "--emulated-version", engine.version]
@@ -86,22 +98,22 @@ def collect(options: argparse.Namespace) -> int:
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     engine = resolve_engine(options.engine, environments.root())
-    targets = {"1b": (options.target or "emulated", 0.10)}
+    targets = {"1b": options.target or "emulated"}
     if options.target_8b:
-        targets["8b"] = (options.target_8b, 0.35)
+        targets["8b"] = options.target_8b
     servers: dict[str, Server] = {}
     faults: dict[str, str] = {}
 
-    def starter(name: str, target: str, fraction: float) -> Callable[[], None]:
+    def starter(name: str, target: str) -> Callable[[], None]:
         def begin() -> None:
             try:
-                servers[name] = launch(engine, target, name, out, fraction)
+                servers[name] = launch(engine, target, name, out)
             except TokgateError as fault:
                 faults[name] = fault.headline
 
         return begin
 
-    threads = [threading.Thread(target=starter(name, *given)) for name, given in targets.items()]
+    threads = [threading.Thread(target=starter(name, target)) for name, target in targets.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -116,7 +128,7 @@ def collect(options: argparse.Namespace) -> int:
             # The first model, whose runs scatter, gets the larger share.
             share = (end_s - time.monotonic()) * (0.62 if left > 1 else 1.0)
             try:
-                told["models"][name] = _study(name, servers[name], targets[name][0], engine, out, share)
+                told["models"][name] = _study(name, servers[name], targets[name], engine, out, share)
             except TokgateError as fault:
                 faults[name] = fault.headline
             servers[name].stop()
@@ -160,14 +172,20 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--budget-s", type=float, default=200.0)
     parser.add_argument("--enough", type=int, default=30, help="runs of each model that count as enough")
-    parser.add_argument("--analyse", type=Path, metavar="DIR", help="what an earlier call wrote")
+    parser.add_argument("--analyse", type=Path, nargs="*", metavar="DIR", help="kept studies (default: all)")
+    parser.add_argument("--keep", type=Path, nargs=2, metavar="DIR", help="a small copy of what a call wrote")
     parser.add_argument("--stored", type=Path, metavar="DIR", help="Samples of an earlier campaign instead")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "explanation")
     options = parser.parse_args()
-    if options.analyse:
+    if options.analyse is not None:
         from benchmarks.noise.report import write
 
-        write(options.analyse, options.docs)
+        write(options.analyse or KEPT, options.docs)
+        return 0
+    if options.keep:
+        from benchmarks.noise.report import keep
+
+        keep(*options.keep)
         return 0
     if options.stored:
         from benchmarks.noise.stored import write as write_stored

@@ -6,7 +6,6 @@ same physical core, its caches. No counter that a virtual machine has shows that
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -17,9 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-LOOPS = 3_000
-"""Of the fixed arithmetic, about 0.1 ms of a current CPU; done :data:`TIMES` times, the quickest counts."""
-TIMES = 3
+from tokgate.host.canary import arithmetic, on_cpu
 
 BUFFER_MIB = 256
 """Of the memory canary: more than the last-level caches of current servers hold, let alone a share of one."""
@@ -27,20 +24,7 @@ LINE_BYTES = 64
 PLACES = 2_000
 """Cache lines that one look reads; no line is read again before all the others were."""
 
-PROBE_S = 0.15
-
-
-def arithmetic() -> dict[str, float]:
-    """CPU and wall time of the fixed arithmetic, ms: the quickest of three, so that an interrupt does not count."""
-    cpu, wall = [], []
-    for _ in range(TIMES):
-        began, began_cpu = time.perf_counter_ns(), time.thread_time_ns()
-        total = 0
-        for number in range(LOOPS):
-            total += number
-        cpu.append(time.thread_time_ns() - began_cpu)
-        wall.append(time.perf_counter_ns() - began)
-    return {"cpu_ms": min(cpu) / 1e6, "wall_ms": min(wall) / 1e6}
+PROBE_S = 0.3
 
 
 class Memory:
@@ -63,33 +47,6 @@ class Memory:
         began = time.thread_time_ns()
         self._buffer[places].sum()
         return (time.thread_time_ns() - began) / 1e6
-
-
-@contextmanager
-def at_once() -> Iterator[None]:
-    """This thread runs as soon as it may, before what else its CPU has to do, where the host allows that.
-
-    Without it the canary waits for the end of a slice, and the thread that it waits for may be moved away.
-    """
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    except OSError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
-@contextmanager
-def on_cpu(cpu: int, home: set[int]) -> Iterator[None]:
-    """This thread on a CPU, and afterwards back on its own."""
-    os.sched_setaffinity(0, {cpu})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, home)
 
 
 def siblings(cpu: int) -> tuple[set[int], bool]:
@@ -144,10 +101,14 @@ def probe(cpu: int, neighbours: dict[str, int]) -> dict[str, float]:
     home = os.sched_getaffinity(0)
     found: dict[str, float] = {}
     with on_cpu(cpu, home):
-        alone = _middle()
+        _middle()
         for name, other in neighbours.items():
-            with contextlib.suppress(OSError), busy(other):
-                found[name] = _middle() / alone
+            # Alone before and after: a clock that rises or falls meanwhile is not the neighbour's doing.
+            alone = [_middle()]
+            with busy(other):
+                beside = _middle()
+            alone.append(_middle())
+            found[name] = 2 * beside / sum(alone)
     return found
 
 
@@ -155,5 +116,5 @@ def _middle() -> float:
     values = []
     until = time.monotonic() + PROBE_S
     while time.monotonic() < until:
-        values.append(arithmetic()["cpu_ms"])
+        values.append(arithmetic()[0])
     return float(np.median(values))

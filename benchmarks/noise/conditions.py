@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +15,11 @@ PLANTED = "planted: sibling busy"
 """The engine pinned, and a busy loop on the other CPU of its main thread's core: what a neighbour does."""
 CANARY_OFF = "no canary there"
 """The sampler looks as ever, without its canary on the scheduler's CPU."""
+QUICKEST = "on the quickest CPU"
+"""The scheduler's main thread on the CPU that did the fixed work quickest just before the run."""
 CONDITIONS = (
     "default",
+    QUICKEST,
     "engine pinned",
     "both pinned",
     "both, nice -10",
@@ -87,8 +90,13 @@ def _threads(pid: int) -> list[int]:
 
 
 @contextmanager
-def applied(condition: str, server: Server, main: int | None, cores: Cores) -> Iterator[list[int] | None]:
+def applied(
+    condition: str, server: Server, main: int | None, cores: Cores, scanned: Mapping[int, float]
+) -> Iterator[list[int] | None]:
     """A condition while a run is measured; gives the client's CPUs.
+
+    Args:
+        scanned: CPU time of the fixed work by CPU, just now.
 
     Raises:
         OSError: this host does not allow it.
@@ -104,6 +112,8 @@ def applied(condition: str, server: Server, main: int | None, cores: Cores) -> I
                     _set([pid], cores.main)
                 else:
                     _set(_threads(pid), cores.others)
+        if condition == QUICKEST and main is not None and scanned:
+            _set([main], {min(scanned, key=scanned.__getitem__)})
         if condition.endswith("nice -10") and main is not None:
             os.setpriority(os.PRIO_PROCESS, main, -10)
         beside = busy(cores.beside) if condition == PLANTED else contextlib.nullcontext()

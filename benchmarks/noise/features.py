@@ -83,6 +83,7 @@ def _run(row: Mapping[str, Any]) -> Run:
 
 OWN_WORK, OWN_MEMORY = "scheduler's CPU: ms of fixed work", "scheduler's CPU: ms of memory reads"
 SPARE_WORK, SPARE_MEMORY = "spare CPU: ms of fixed work", "spare CPU: ms of memory reads"
+BUSY = "GPU: busy in the second half, %"
 SIBLING = "sibling of the scheduler's CPU: busy, %"
 MEANS = {
     OWN_WORK: "own_cpu_ms",
@@ -158,6 +159,17 @@ def _facts(row: Mapping[str, Any]) -> dict[str, float]:
     ):
         values = [look[key] for look in looks if look.get(key) is not None]
         add(name, float(np.median(values)) if values else None)
+    # NVML tells the last tenths of a second: the first half is still about what was before.
+    late = [look["gpu_util"] for look in looks[len(looks) // 2 :] if look.get("gpu_util") is not None]
+    add(BUSY, float(np.median(late)) if late else None)
+    scanned = list(row.get("scanned_ms", {}).values())
+    if scanned:
+        quick = float(np.quantile(scanned, 0.1))
+        add("CPUs slow before the run, %", 100 * float(np.mean(np.array(scanned) > 1.15 * quick)))
+        add(
+            "scheduler's CPU: fixed work, x the quickest CPUs'",
+            found[OWN_WORK] / quick if OWN_WORK in found else None,
+        )
     reasons = [int(look["throttle"]) for look in looks if "throttle" in look]
     # Idle (1) and an application's own setting (2) are no throttling.
     add(
@@ -198,6 +210,37 @@ def at_the_moment(runs: Sequence[Run], key: str) -> float | None:
         levels += list(run.windows_ms / np.median(run.windows_ms))
         looks += list(np.interp(run.windows_t_s, t, values) / np.median(values))
     return spearman(levels, looks) if len(levels) >= 10 else None
+
+
+DISTURBED = 1.15
+"""Fixed work that takes this many times as long as at its quickest tenth counts as disturbed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How quick a CPU was, look by look.
+
+    Attributes:
+        looks: how many.
+        disturbed: share of them that took more than :data:`DISTURBED` x their quickest tenth.
+        factor: median of these, x the quickest tenth; ``nan`` when there are none.
+    """
+
+    looks: int
+    disturbed: float
+    factor: float
+
+
+def cpu_speed(runs: Sequence[Run], key: str) -> Speed | None:
+    """Speed of a CPU over a whole study; ``None`` where the canary was not there."""
+    values = np.array([look[key] for run in runs for look in run.looks if look.get(key) is not None])
+    if not len(values):
+        return None
+    ratio = values / np.quantile(values, 0.1)
+    slow = ratio > DISTURBED
+    return Speed(
+        len(values), float(slow.mean()), float(np.median(ratio[slow])) if slow.any() else float("nan")
+    )
 
 
 @dataclass(frozen=True, slots=True)

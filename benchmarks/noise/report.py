@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 
 from benchmarks.noise.conditions import PLANTED
 from benchmarks.noise.features import (
+    DISTURBED,
     GOOD_QUANTILE,
     OWN_MEMORY,
     OWN_WORK,
@@ -20,6 +23,7 @@ from benchmarks.noise.features import (
     SPARE_WORK,
     Run,
     at_the_moment,
+    cpu_speed,
     episodes,
     read_runs,
     spearman,
@@ -52,6 +56,8 @@ def models(out: Path) -> dict[str, list[Run]]:
     paths = sorted(out.glob("runs-*.jsonl*"))
     return {path.name.split(".")[0].removeprefix("runs-"): read_runs(path) for path in paths}
 
+
+CANARIES = (("the scheduler's CPU", "own_cpu_ms"), ("a spare CPU", "canary_cpu_ms"))
 
 MOMENTS = {
     "fixed work on the scheduler's CPU": "own_cpu_ms",
@@ -195,17 +201,38 @@ def moments(runs: Sequence[Run]) -> list[tuple[str, str]]:
     return [(name.strip(), "not known" if v is None else f"{v:+.2f}") for name, v in found.items()]
 
 
-def write(out: Path, docs: Path) -> None:
-    """Fill the marked part of docs/explanation/noise.md and draw its plot."""
-    told = json.loads((out / "study.json").read_text(encoding="utf-8"))["models"]
-    text = "\n".join(_markdown(name, runs, told.get(name, {})) for name, runs in models(out).items() if runs)
+def write(outs: Sequence[Path], docs: Path) -> None:
+    """Fill the marked part of docs/explanation/noise.md from one study or several, and draw its plot."""
+    parts: list[str] = []
+    drawn: dict[str, list[Run]] = {}
+    for out in outs:
+        told = json.loads((out / "study.json").read_text(encoding="utf-8"))["models"]
+        for name, runs in models(out).items():
+            if runs:
+                parts.append(_markdown(f"{out.name}: {name}", runs, told.get(name, {})))
+                drawn[f"{out.name}: {name}"] = runs
+        print(table(out))
     begin, end = "<!-- benchmarks.noise: begin -->", "<!-- benchmarks.noise: end -->"
-    put(docs / "noise.md", begin, end, text.strip())
-    _plot(models(out), docs / "noise.png")
-    print(table(out))
+    put(docs / "noise.md", begin, end, "\n".join(parts).strip())
+    _plot(drawn, docs / "noise.png")
+
+
+def keep(out: Path, kept: Path) -> None:
+    """A study small enough to be committed: gzipped, without the load of every CPU at every look."""
+    kept.mkdir(parents=True, exist_ok=True)
+    shutil.copy(out / "study.json", kept / "study.json")
+    for path in sorted(out.glob("runs-*.jsonl")):
+        lines = []
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):
+                row = json.loads(line)
+                row["samples"] = [{k: v for k, v in look.items() if k != "busy"} for look in row["samples"]]
+                lines.append(json.dumps(row, separators=(",", ":")) + "\n")
+        (kept / f"{path.name}.gz").write_bytes(gzip.compress("".join(lines).encode(), 9, mtime=0))
 
 
 def _markdown(name: str, runs: Sequence[Run], told: dict[str, Any]) -> str:
+    left = natural(runs)
     lines = [
         f"### {name}: {len(runs)} runs of one launch",
         "",
@@ -219,9 +246,24 @@ def _markdown(name: str, runs: Sequence[Run], told: dict[str, Any]) -> str:
     ]
     lines.append("|---|---|---|---|---|")
     lines += [
-        f"| {n} | {count} | {rho:+.2f} | {q:.4g} | {s:.4g} |" for n, count, rho, q, s in correlations(runs)
+        f"| {n} | {count} | {rho:+.2f} | {_figure(q)} | {_figure(s)} |"
+        for n, count, rho, q, s in correlations(left)
     ]
-    slow_times, share = episodes(runs)
+    looks = [(what, value) for what, value in moments(left) if value != "not known"]
+    if looks:
+        told_looks = ", ".join(f"{what} {value}" for what, value in looks)
+        lines += ["", f"Rank correlation with the step at the same moment, within runs: {told_looks}."]
+    speeds = [(who, cpu_speed(runs, key)) for who, key in CANARIES]
+    lines += [
+        "",
+        *(
+            f"Fixed work on {who}: {100 * speed.disturbed:.0f} % of {speed.looks} looks took more than {DISTURBED:g} x "
+            f"their quickest tenth, in the middle {speed.factor:.2f} x."
+            for who, speed in speeds
+            if speed is not None
+        ),
+    ]
+    slow_times, share = episodes(left)
     lines += ["", f"Slow episodes, in time, whatever was measured: {100 * share:.0f} % of all windows."]
     if slow_times:
         lines += ["", "| seconds | step, x undisturbed | runs | conditions |", "|---|---|---|---|"]
@@ -229,7 +271,7 @@ def _markdown(name: str, runs: Sequence[Run], told: dict[str, Any]) -> str:
             f"| {e.seconds:.1f} | {e.factor:.2f} | {e.runs} | {', '.join(e.conditions)} |" for e in slow_times
         ]
     if len(runs) >= 8:
-        told_orders = ", ".join(f"{order} {value:.1f} %" for order, value in orders(runs))
+        told_orders = ", ".join(f"{order} {value:.1f} %" for order, value in orders(left))
         lines += [
             "",
             f"Scatter of an A/A block made of eight of these runs in a row, by order: {told_orders}.",
@@ -239,11 +281,15 @@ def _markdown(name: str, runs: Sequence[Run], told: dict[str, Any]) -> str:
     ]
     if absent:
         lines += ["", f"Not measured: {'; '.join(absent)}."]
-    rows, named, slow, quick = causes(runs)
+    rows, named, slow, quick = causes(left)
     lines += ["", "| cause | slow runs that have it | quick runs that have it |", "|---|---|---|"]
     lines += [f"| {words} | {a} | {b} |" for words, a, b in rows]
-    lines += [f"| any | {named} of {slow} | {quick} of {len(runs) - slow} |", ""]
+    lines += [f"| any | {named} of {slow} | {quick} of {len(left) - slow} |", ""]
     return "\n".join(lines)
+
+
+def _figure(value: float) -> str:
+    return "-" if value != value else f"{value:.4g}"
 
 
 def _row(cells: Sequence[str]) -> str:

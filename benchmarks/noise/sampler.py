@@ -17,8 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.noise.canary import Memory, arithmetic, at_once, on_cpu, siblings
+from benchmarks.noise.canary import Memory, siblings
 from tokgate.host import gpu
+from tokgate.host.canary import arithmetic, at_once, cpu_of, on_cpu
 
 PERIOD_S = 0.1
 EVERY = 2
@@ -47,7 +48,7 @@ def main() -> None:
     with out.open("w", encoding="utf-8") as file:
         due = time.monotonic()
         while not ended:
-            on = _on_cpu(main_pid)
+            on = cpu_of(main_pid)
             row: dict[str, Any] = {"t_s": time.monotonic(), "main_on_cpu": on}
             row |= _canaries("canary", memory)
             if on is not None and there and looks % EVERY == 0:
@@ -64,19 +65,12 @@ def main() -> None:
 
 def _canaries(name: str, memory: Memory) -> dict[str, float]:
     """The fixed work where this thread is now, ms."""
-    work = arithmetic()
+    cpu_ms, wall_ms = arithmetic()
     return {
-        f"{name}_cpu_ms": work["cpu_ms"],
-        f"{name}_wall_ms": work["wall_ms"],
+        f"{name}_cpu_ms": cpu_ms,
+        f"{name}_wall_ms": wall_ms,
         f"{name}_memory_ms": memory.read(),
     }
-
-
-def _on_cpu(pid: int) -> int | None:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[36])
-    except (OSError, IndexError, ValueError):
-        return None
 
 
 class _Cpus:

@@ -19,6 +19,7 @@ from benchmarks.noise.canary import probe
 from benchmarks.noise.conditions import CANARY_OFF, CONDITIONS, PINNED, Cores, applied
 from benchmarks.noise.counters import PerfCounters, counters, difference
 from tokgate.config.workloads import Workload
+from tokgate.host.canary import scan
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, measure
 from tokgate.server.running import Server
@@ -119,7 +120,8 @@ class Study:
         quiet = {"unwatched": sampler.paused, CANARY_OFF: sampler.elsewhere}.get(
             condition, contextlib.nullcontext
         )()
-        with quiet, applied(condition, server, self._main, self._cores) as client:
+        scanned = scan(self._cores.all)
+        with quiet, applied(condition, server, self._main, self._cores, scanned) as client:
             before = counters(pids, self._main) | (self._perf.read() if self._perf else {})
             began = time.monotonic()
             got = measure(server.url, self._workload, self._prompts, deadlines=Deadlines(), pin_cpus=client)
@@ -141,6 +143,7 @@ class Study:
             "client_run_delay_s": got.audit.client_run_delay_s,
             "merged": got.audit.merged_read_share,
             "moved": difference(before, after),
+            "scanned_ms": {cpu: round(ms, 4) for cpu, ms in scanned.items()},
             "samples": sampler.since(began),
             "log_tok_s": _throughputs(server.log_path, log_at),
             "t_us": [round(1e6 * float(t)) for t in line.t_s],

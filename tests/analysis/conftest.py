@@ -49,6 +49,8 @@ def make_sample() -> Callable[..., Sample]:
                 "gpu_power_throttle_s": 0.0,
                 "gpu_thermal_throttle_s": 0.0,
                 "foreign_gpu_processes": 0.0,
+                "scheduler_cpu_slowdown": 1.0,
+                "gpu_busy_share": 1.0,
             },
         } | parts
         good = Request(0, "ok", 0.0, prompt_tokens=8, completion_tokens=64, cached_tokens=0)

@@ -14,9 +14,13 @@ import pytest
 
 from benchmarks.noise import report as noise_report
 from benchmarks.noise import stored as noise_stored
+from benchmarks.noise.__main__ import KEPT
+from benchmarks.noise.canary import PLACES, Memory, busy
 from benchmarks.noise.conditions import CONDITIONS, Cores
 from benchmarks.noise.counters import counters, difference
-from benchmarks.noise.features import at_the_moment, episodes, read_runs, spearman
+from benchmarks.noise.features import OWN_WORK, at_the_moment, cpu_speed, episodes, read_runs, spearman
+from benchmarks.noise.study import Sampler
+from tokgate.host.canary import arithmetic, on_cpu
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +42,8 @@ def write(folder: Path, *, planted: str, runs: int = 36) -> list:
             looks = [
                 {
                     "t_s": 100 * number + x,
-                    "canary_cpu_ms": canary * (1 + 0.01 * rng.random()),
+                    "own_cpu_ms": canary * (1 + 0.01 * rng.random()),
+                    "canary_cpu_ms": 0.1 * (1 + 0.01 * rng.random()),
                     "main_on_cpu": 3,
                 }
                 for x in np.arange(0, 1, 0.1)
@@ -70,7 +75,10 @@ def write(folder: Path, *, planted: str, runs: int = 36) -> list:
 
 @pytest.mark.parametrize(
     ("planted", "cause"),
-    [("canary", "fixed work took 5 % more CPU time"), ("steal", "steal over 2 % of the CPU time wanted")],
+    [
+        ("canary", "fixed work on the scheduler's CPU took 5 % longer"),
+        ("steal", "steal over 2 % of the CPU time wanted"),
+    ],
 )
 def test_a_planted_cause_is_named_for_every_slow_run_and_for_no_other(tmp_path, planted, cause):
     rows, named, slow, quick = noise_report.causes(write(tmp_path, planted=planted))
@@ -98,16 +106,16 @@ def test_tables_and_plot_are_written_and_short(tmp_path):
     docs.mkdir()
     page = docs / "noise.md"
     page.write_text("head\n<!-- benchmarks.noise: begin -->\nold\n<!-- benchmarks.noise: end -->\ntail\n")
-    noise_report.write(tmp_path, docs)
+    noise_report.write([tmp_path], docs)
     text = page.read_text()
     assert text.startswith("head") and text.endswith("tail\n") and "old" not in text
-    assert "canary: CPU ms of fixed work" in text and (docs / "noise.png").stat().st_size > 1000
+    assert OWN_WORK in text and (docs / "noise.png").stat().st_size > 1000
     assert len(noise_report.table(tmp_path).splitlines()) <= 25
 
 
 def test_what_happens_at_the_same_moment_is_seen_within_runs(tmp_path):
     runs = write(tmp_path, planted="nothing")
-    assert at_the_moment(runs, "canary_cpu_ms") == pytest.approx(0, abs=0.35)
+    assert at_the_moment(runs, "own_cpu_ms") == pytest.approx(0, abs=0.35)
     assert at_the_moment(runs, "sm_mhz") is None
     assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
     assert spearman([1, 2, 3], [5, 5, 5]) is None
@@ -130,10 +138,25 @@ def test_an_episode_is_told_whatever_was_measured_in_it():
 def test_the_page_holds_what_the_kept_study_gives(tmp_path):
     page = (ROOT / "docs/explanation/noise.md").read_text()
     (tmp_path / "noise.md").write_text(page)
-    noise_report.write(ROOT / "benchmarks/noise/h200", tmp_path)
-    assert (tmp_path / "noise.md").read_text() == page, (
-        "python -m benchmarks.noise --analyse benchmarks/noise/h200"
-    )
+    noise_report.write(KEPT, tmp_path)
+    assert (tmp_path / "noise.md").read_text() == page, "python -m benchmarks.noise --analyse"
+
+
+def test_a_kept_study_gives_what_the_whole_one_gives(tmp_path):
+    whole, kept = tmp_path / "whole", tmp_path / "kept"
+    whole.mkdir()
+    write(whole, planted="canary")
+    noise_report.keep(whole, kept)
+    assert noise_report.table(kept) == noise_report.table(whole)
+    assert not list(kept.glob("*.jsonl"))
+
+
+def test_a_model_that_the_gpu_bounds_does_not_scatter_with_the_cpu():
+    """8 B: the scheduler's CPU was disturbed more than half of the time, and no run was slow."""
+    runs = noise_report.models(ROOT / "benchmarks/noise/h200-x4-8b")["8b"]
+    speed = cpu_speed(runs, "own_cpu_ms")
+    assert speed.disturbed > 0.5 and speed.factor > 1.3
+    assert noise_report.split(runs)[0] == []
 
 
 def test_counters_see_a_busy_process():
@@ -147,6 +170,49 @@ def test_counters_see_a_busy_process():
         busy.wait()
     assert moved["main_cpu_s"] + moved["main_run_delay_s"] > 0.3
     assert moved["cpu_used_s"] > 0
+
+
+def test_a_neighbour_on_the_same_cpu_makes_the_canary_wait_and_not_work_longer():
+    """CPU time is the canary's figure: what another thread takes of the CPU shows in the wall time alone."""
+    cpu, home = min(os.sched_getaffinity(0)), os.sched_getaffinity(0)
+    with on_cpu(cpu, home), busy(cpu):
+        looks = [arithmetic() for _ in range(200)]
+    # The quickest of three seldom waits; of two hundred some do.
+    assert sum(wall for _, wall in looks) >= sum(cpu for cpu, _ in looks)
+    assert os.sched_getaffinity(0) == home
+
+
+def test_memory_reads_come_from_all_over_the_buffer_and_never_twice_in_a_row():
+    memory = Memory()
+    first = memory.read()
+    assert first > 0
+    places = [memory._order[i : i + PLACES] for i in range(0, 10 * PLACES, PLACES)]
+    together = np.concatenate(places)
+    assert len(set(together)) == len(together)
+    assert together.max() - together.min() > 0.9 * len(memory._buffer)
+
+
+def test_the_sampler_looks_at_the_schedulers_cpu_and_can_be_told_not_to(tmp_path):
+    """A stand-in for the scheduler, pinned: its CPU is named, and the canary runs there unless it is told."""
+    cpu = max(os.sched_getaffinity(0))
+    loop = f"import os\nos.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
+    main = subprocess.Popen([sys.executable, "-S", "-c", loop])
+    try:
+        with Sampler(tmp_path / "looks.jsonl", main.pid, -1, {}) as sampler:
+            time.sleep(0.8)
+            there = sampler.since(0)
+            with sampler.elsewhere():
+                time.sleep(0.2)
+                sampler.since(0)
+                time.sleep(0.5)
+                elsewhere = sampler.since(0)
+    finally:
+        main.kill()
+        main.wait()
+    assert {look["main_on_cpu"] for look in there[2:]} == {cpu}
+    assert any("own_cpu_ms" in look and "own_memory_ms" in look for look in there)
+    assert elsewhere and not any("own_cpu_ms" in look for look in elsewhere)
+    assert all(look["own_busy"] is None or look["own_busy"] >= 50 for look in there[2:])
 
 
 def test_cores_are_groups_of_the_cpus_that_there_are():

@@ -18,7 +18,10 @@ QUIET = {
     "gpu_power_throttle_s": 0.0,
     "gpu_thermal_throttle_s": 0.0,
     "foreign_gpu_processes": 0.0,
+    "scheduler_cpu_slowdown": 1.0,
+    "gpu_busy_share": 0.97,
 }
+WAITING = {"scheduler_cpu_slowdown": 1.4, "gpu_busy_share": 0.72}
 
 
 def request(**parts) -> Request:
@@ -31,6 +34,7 @@ FAULTS = {
     "gpu_power_throttle": {"contention": QUIET | {"gpu_power_throttle_s": 0.5}},
     "gpu_thermal_throttle": {"contention": QUIET | {"gpu_thermal_throttle_s": 0.5}},
     "foreign_gpu_process": {"contention": QUIET | {"foreign_gpu_processes": 1.0}},
+    "slow_cpu": {"contention": QUIET | WAITING},
     "failed_requests": {"requests": (request(outcome="http_5xx"),)},
     "short_output": {"requests": (request(outcome="short"),)},
     "cached_tokens": {"requests": (request(cached_tokens=8),)},
@@ -49,6 +53,26 @@ def test_each_planted_fault_voids_by_its_own_name(make_sample, cause):
     assert found[0].measured > found[0].bound
 
 
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"scheduler_cpu_slowdown": 1.7, "gpu_busy_share": 0.99},
+        {"scheduler_cpu_slowdown": 1.05, "gpu_busy_share": 0.72},
+        {"scheduler_cpu_slowdown": 1.0, "gpu_busy_share": 0.1},
+    ],
+)
+def test_a_slow_cpu_counts_where_the_gpu_waited_for_it_alone(make_sample, seen):
+    """A step that the GPU bounds is no slower; a GPU that waits for a quick CPU is the build's own doing."""
+    assert void_reasons(make_sample(contention=QUIET | seen), BOUNDS) == ()
+
+
+@pytest.mark.parametrize("missing", WAITING)
+def test_a_slow_cpu_is_named_by_both_counters_or_not_at_all(make_sample, missing):
+    told = {name: value for name, value in (QUIET | WAITING).items() if name != missing}
+    assert void_reasons(make_sample(contention=told), BOUNDS) == ()
+    assert unwatched(make_sample(contention=told)) == ("slow_cpu",)
+
+
 def test_a_slow_run_alone_is_no_cause(make_sample):
     assert void_reasons(make_sample(1.0), BOUNDS) == ()
 
@@ -61,6 +85,7 @@ def test_absent_counters_are_named_and_not_taken_as_clean(make_sample):
         "gpu_power_throttle",
         "gpu_thermal_throttle",
         "foreign_gpu_process",
+        "slow_cpu",
         "client_lag",
     }
 

@@ -126,11 +126,19 @@ def test_figures_edited_by_hand_are_refused_with_their_line(tmp_path: Path, make
         n for n, text in enumerate(good.splitlines(), 1) if "digest:" in text and "_digest" not in text
     )
     assert f":{line}: epochs[0].sessions[0].digest" in str(caught.value)
-    # The reason is for people, who may word it better; sessions of before digests have none.
+    # The reason is for people, who may word it better.
     path.write_text(good.replace("reason: first record", "reason: the very first record"))
     assert read(tmp_path).series("output_tok_s") == [[82.5]]
+
+
+def test_a_session_whose_digest_was_taken_out_is_refused(tmp_path: Path, make_sample: Make) -> None:
+    """Else deleting one line would undo the check."""
+    (path,) = accept(tmp_path, [make_sample({"output_tok_s": 82.5})])
+    good = path.read_text()
     path.write_text("\n".join(text for text in good.splitlines() if not text.strip().startswith("digest:")))
-    assert read(tmp_path).series("output_tok_s") == [[82.5]]
+    with pytest.raises(ConfigFault, match="digest") as caught:
+        read(tmp_path)
+    assert "sessions[0]" in str(caught.value)
 
 
 def test_digests_of_earlier_epochs_survive_a_change_of_identity(tmp_path: Path, make_sample: Make) -> None:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.blocks.conftest import VirtualBench
 from tests.host.fake_nvml import nvml_of
+from tests.host.test_canary import scheduler
 from tokgate.analysis.voids import void_reasons
 from tokgate.config.gate import VoidBounds
 from tokgate.gate import watch
+from tokgate.gate.block_plan import BlockPlan
+from tokgate.gate.blocks import BlockRunner
+from tokgate.gate.measured_block import MeasuredArm
+from tokgate.gate.runs import Measured
 from tokgate.gate.setup import Setup
 from tokgate.gate.watch import Blind, Watch
-from tokgate.host import gpu
+from tokgate.host import gpu, proc
 from tokgate.host.contention import difference
 from tokgate.load.sample import Audit, Identity, Sample
 
@@ -76,9 +83,35 @@ def test_an_nvml_that_hangs_is_given_up(setup: Setup, monkeypatch: pytest.Monkey
     assert asked == [1]
 
 
+def test_the_schedulers_cpu_is_watched_on_a_gpu_engine_and_no_other_process(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watch(on_gpu(setup, monkeypatch, {}), beside=lambda: [])
+    own = proc.read(os.getpid())
+    assert own is not None
+    with scheduler(max(os.sched_getaffinity(0))) as pid:
+        driver = proc.read(pid)
+        assert driver is not None
+        with watched.during([own, driver]) as found:
+            assert found == {}
+            time.sleep(0.8)
+        with watched.during([own]) as without:
+            time.sleep(0.1)
+    watched.close()
+    assert found["scheduler_cpu_slowdown"] > 0.5 and found["interval_s"] >= 0.8
+    assert "scheduler_cpu_slowdown" not in without and without["interval_s"] >= 0.1
+
+
 def test_other_engines_have_no_gpu_to_watch(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "open_nvml", lambda: pytest.fail("not asked for an emulated engine"))
-    assert Watch(setup, beside=lambda: []).snapshot([]).foreign is None
+    watched = Watch(setup, beside=lambda: [])
+    assert watched.snapshot([]).foreign is None
+    with scheduler(max(os.sched_getaffinity(0))) as pid:
+        driver = proc.read(pid)
+        assert driver is not None
+        with watched.during([driver]) as found:
+            pass
+    assert watched._canary is None and "scheduler_cpu_slowdown" not in found
 
 
 @pytest.mark.parametrize(
@@ -87,6 +120,9 @@ def test_other_engines_have_no_gpu_to_watch(setup: Setup, monkeypatch: pytest.Mo
         ("gpu", "foreign_gpu_processes", ["foreign_gpu_process"]),
         ("emulated", "foreign_gpu_processes", []),
         ("emulated", "stolen_share", ["steal"]),
+        ("gpu", "scheduler_cpu_slowdown", ["slow_cpu"]),
+        ("gpu", "gpu_busy_share", ["slow_cpu"]),
+        ("emulated", "gpu_busy_share", []),
         ("gpu", None, []),
     ],
 )
@@ -97,6 +133,8 @@ def test_what_was_not_watched_is_said(kind: str, absent: str | None, named: list
         "gpu_thermal_throttle_s": 0.0,
         "foreign_gpu_processes": 0.0,
         "stolen_share": 0.0,
+        "scheduler_cpu_slowdown": 1.0,
+        "gpu_busy_share": 1.0,
     }
     blind = Blind(kind)
     for missing in (None, absent):
@@ -104,3 +142,31 @@ def test_what_was_not_watched_is_said(kind: str, absent: str | None, named: list
         blind.add(Sample(WHO, (), Audit("kernel", lag_p99_s=0.0), {}, 1.0, contention=kept))
     assert [line.partition(":")[0] for line in blind.remarks()] == named
     assert all("not watched in 1 of 2 runs" in line for line in blind.remarks())
+
+
+def test_blocks_name_what_was_not_watched_and_only_that(plan: BlockPlan) -> None:
+    """The virtual bench counts nothing; one that counts everything is named for nothing."""
+    counters = {"scheduler_run_delay_s": 0.0, "stolen_share": 0.0, "foreign_gpu_processes": 0.0}
+    counters |= {"gpu_power_throttle_s": 0.0, "gpu_thermal_throttle_s": 0.0}
+    one_workload = replace(plan, workloads=plan.workloads[:1], runs_per_arm=1)
+    uncounted = BlockRunner(one_workload, VirtualBench(lambda arm, n: 900), None)
+    uncounted.measure()
+    told = uncounted.blind().remarks()
+    assert [line.partition(":")[0] for line in told] == ["client_lag", "scheduler_run_delay", "steal"]
+    assert all("not watched in 2 of 2 runs" in line for line in told)
+
+    (block,) = uncounted.blocks
+    counted = BlockRunner(one_workload, VirtualBench(lambda arm, n: 900), None)
+    counted.blocks.append(
+        replace(block, arms={name: _counted(arm, counters) for name, arm in block.arms.items()})
+    )
+    assert counted.blind().remarks() == []
+
+
+def _counted(arm: MeasuredArm, counters: dict[str, float]) -> MeasuredArm:
+    def known(measured: Measured) -> Measured:
+        audit = Audit("kernel", lag_p99_s=0.0)
+        runs = tuple(replace(s, contention=counters, audit=audit) for s in measured.samples)
+        return replace(measured, samples=runs)
+
+    return MeasuredArm({name: known(measured) for name, measured in arm.workloads.items()})

@@ -178,3 +178,11 @@ def test_parity_without_answers_is_undecided_and_said(campaign: Make) -> None:
     assert [(v.kind, v.subject) for v in told] == [(Kind.INCONCLUSIVE, "parity-batch-1[baseline]")]
     assert "no block holds the answers of both versions" in told[0].headline
     assert not [v for v in verdicts(measured) if v.subject.startswith("parity")]
+
+
+def test_graphs_of_which_nothing_is_known_are_undecided_and_said(campaign: Make) -> None:
+    """Virtual servers leave no facts: absent is no pass, and the row is there."""
+    (told,) = [v for v in verdicts(campaign(0.0, blocks=3)) if v.evidence.get("metric") == "graph replay"]
+    assert (told.kind, told.subject) == (Kind.INCONCLUSIVE, "chat-bs1[baseline]")
+    assert "the launches of the new version left no facts" in told.headline
+    assert "the old version: its launches left no facts" in told.body

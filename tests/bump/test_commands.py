@@ -81,7 +81,7 @@ def test_the_dry_run_knows_what_is_calibrated(tmp_path: Path, capsys: pytest.Cap
         (("--from=emulated", "--to=emulated", "--profiles=nope"), "no profile 'nope'"),
         (("--from=emulated", "--to=emulated", "--metrics=startup_s"), "not gated of workloads"),
         (("--from=emulated", "--to=emulated", "--parity=nope"), "no parity case 'nope'"),
-        (("--from=emulated", "--to=emulated", "--start-together", "--one-at-a-time"), "exclude each other"),
+        (("--from=emulated", "--to=emulated", "--all-at-once", "--one-at-a-time"), "exclude each other"),
         (("--resume=latest",), "no bump 'latest'"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -135,7 +135,7 @@ def test_profiles_together_and_a_hang_of_one(tmp_path: Path, patient: Path, engi
         *QUICK,
         "--blocks=3",
         "--parity=none",
-        "--start-together",
+        "--all-at-once",
         f"--config-folder={patient}",
         f"--results={results}",
     )

@@ -15,7 +15,7 @@ from tokgate.bump.stack import Stack
 from tokgate.report.bump_html import page
 from tokgate.report.bump_junit import junit
 from tokgate.report.bump_markdown import MARK, comment
-from tokgate.report.bump_record import BumpReport, Difference
+from tokgate.report.bump_record import SPEED_OF, BumpReport, Difference
 from tokgate.verdict import Kind, Verdict
 
 OLD = Stack({"sglang": "0.5.13", "torch": "2.9.0", "leftpad": "1"}, cuda="12.8")
@@ -120,3 +120,49 @@ def test_json_holds_every_run(report: BumpReport) -> None:
     assert len(told["old_runs"]) == told["blocks"] >= 3
     assert all(len(runs) == 4 for runs in told["old_runs"])
     assert data["title"] == "SGLang 0.6.1 -> 0.6.2"
+
+
+def speed(kind: Kind, profile: str, metric: str = "output_tok_s", **told: object) -> Verdict:
+    """A verdict on the speed of a workload."""
+    evidence = {"profile": profile, "metric": metric, SPEED_OF: True, **told}
+    return Verdict(kind, f"w[{profile}]", "headline", evidence=evidence)
+
+
+GREEN = (Verdict(Kind.PASS, "parity[p]", "equal"), Verdict(Kind.PASS, "w[p]", "graph replay"))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code", "unanswered"),
+    [
+        ([speed(Kind.INCONCLUSIVE, "p")], 3, ["p"]),
+        ([speed(Kind.INCONCLUSIVE, "p"), speed(Kind.PASS, "p", "step_ms_p50")], 0, []),
+        ([speed(Kind.PASS, "p"), speed(Kind.INCONCLUSIVE, "q")], 3, ["q"]),
+        ([speed(Kind.PASS, "p"), speed(Kind.IMPROVED, "q")], 0, []),
+        ([speed(Kind.REGRESSION, "p"), speed(Kind.INCONCLUSIVE, "q")], 1, ["q"]),
+        ([speed(Kind.PASS, "p"), Verdict(Kind.HANG, "bump[q]", "x", evidence={"profile": "q"})], 1, []),
+        ([], 0, []),
+    ],
+)
+def test_equal_answers_do_not_stand_for_a_speed_that_nobody_knows(
+    report: BumpReport, verdicts: list[Verdict], code: int, unanswered: list[str]
+) -> None:
+    told = replace(report, verdicts=[*GREEN, *verdicts])
+    assert (told.exit_code(), told.unanswered) == (code, unanswered)
+    first = comment(told).splitlines()[1]
+    assert ("no verdict on the speed of" in first) == bool(unanswered)
+    assert all(profile in first for profile in unanswered)
+
+
+def test_only_the_speed_of_workloads_answers_a_bump(campaign: Callable[..., Campaign]) -> None:
+    """Start-up is judged over blocks as well, and is another question."""
+    told = report_of(campaign(0.0, blocks=3), header=[], stacks=(OLD, OLD), again="")
+    marked = {v.evidence["metric"]: v.evidence.get(SPEED_OF) for v in told.verdicts}
+    assert (marked["output_tok_s"], marked["startup_s"]) == (True, False)
+
+
+def test_a_headline_is_not_cut_in_the_middle(report: BumpReport) -> None:
+    headline = (
+        "CUDA graphs: 192 of 192 decode passes replayed; captured target-decode 1 2 4 8, draft-extend 1 2 4 8"
+    )
+    text = comment(replace(report, verdicts=[Verdict(Kind.PASS, "w[p]", headline)]))
+    assert headline in text

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.gate.runs import ROOT, tokgate
+from tokgate.gate import options
 
 
 def configuration(folder: Path, **replacements: tuple[str, str]) -> Path:
@@ -49,12 +50,35 @@ def run(results: Path, *arguments: str) -> tuple[int, str]:
         (["-k", "nothing_of_that_name"], r"deselected"),
         (["-p", "no:benchmark"], r"pytest-benchmark, which is switched off"),
         (["--startup-repeats=0"], r"'0' is not a whole number from 1 to 10000"),
+        (["--zzz"], r"unrecognized arguments: --zzz"),
     ],
 )
 def test_options_that_mean_nothing_exit_2(arguments: list[str], line: str, tmp_path: Path) -> None:
     code, output = run(tmp_path, *arguments)
     assert re.search(line, output), output
     assert code == 2, output
+
+
+@pytest.mark.parametrize(
+    ("argument", "line"),
+    [
+        ("--runs=x", "--runs: 'x' is not a whole number from 1 to 10000"),
+        ("--budget-minutes=soon", "--budget-minutes: 'soon' is not a number"),
+        ("--profiles", "--profiles: expected one argument"),
+        ("--runz=3", "unknown option --runz: did you mean --runs?"),
+    ],
+)
+def test_a_wrong_option_is_one_line_without_pytests_usage(argument: str, line: str) -> None:
+    done = tokgate("gate", argument)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"tokgate gate: {line}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", ["-x --runxfail --co", "-k foo -m gpu", "--trace --color=no", "--runs=3 a::b"]
+)
+def test_options_of_pytest_are_left_to_it(arguments: str) -> None:
+    given = options.parse(ROOT, arguments.split(), lambda parser: None)
+    assert given.runs in (None, 3)
 
 
 def test_a_faulty_file_lists_its_faults_and_exits_2(tmp_path: Path) -> None:

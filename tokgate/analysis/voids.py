@@ -26,7 +26,7 @@ _HOST = {
 }
 
 
-GPU_CAUSES = ("gpu_power_throttle", "gpu_thermal_throttle", "foreign_gpu_process")
+GPU_CAUSES = ("gpu_power_throttle", "gpu_thermal_throttle", "foreign_gpu_process", "slow_cpu")
 """Causes that need a GPU."""
 
 
@@ -56,6 +56,8 @@ def unwatched(sample: Sample) -> tuple[str, ...]:
         absent.append("steal")
     if "foreign_gpu_processes" not in sample.contention:
         absent.append("foreign_gpu_process")
+    if not {"scheduler_cpu_slowdown", "gpu_busy_share"} <= sample.contention.keys():
+        absent.append("slow_cpu")
     if sample.audit.lag_p99_s is None:
         absent.append("client_lag")
     return tuple(absent)
@@ -74,6 +76,7 @@ def _host(sample: Sample, bounds: VoidBounds) -> Iterator[Void]:
             cause, what = _HOST[counter]
             yield _share(cause, value / span, bound, f"{what} for {1e3 * value:.0f} ms of {span:.2f} s")
     yield from _steal(sample, bounds.steal_share, span)
+    yield from _slow_cpu(sample, bounds)
     foreign = sample.contention.get("foreign_gpu_processes", 0.0)
     if foreign > 0:
         text = f"{foreign:.0f} foreign process{'es' if foreign > 1 else ''} on the GPU"
@@ -86,6 +89,20 @@ def _steal(sample: Sample, bound: float, span: float) -> Iterator[Void]:
         share, of = sample.contention["steal_s"] / span, "all CPUs' time"
     if share is not None and share > bound:
         yield _share("steal", share, bound, f"the hypervisor gave a part of {of} to others")
+
+
+def _slow_cpu(sample: Sample, bounds: VoidBounds) -> Iterator[Void]:
+    """A slow CPU alone slows nothing that waits for the GPU: both are needed."""
+    slowdown = sample.contention.get("scheduler_cpu_slowdown")
+    busy = sample.contention.get("gpu_busy_share")
+    bound = bounds.scheduler_cpu_slowdown
+    if slowdown is None or busy is None or slowdown <= bound or busy >= bounds.gpu_busy_share:
+        return
+    text = (
+        f"fixed work on the scheduler's CPU took {slowdown:.2f} x as long as on an undisturbed one (bound {bound:g}), "
+        f"and the GPU was busy {100 * busy:.0f} % of the time (bound {100 * bounds.gpu_busy_share:g} %)"
+    )
+    yield Void("slow_cpu", slowdown, bound, "x", text)
 
 
 def _requests(sample: Sample) -> Iterator[Void]:

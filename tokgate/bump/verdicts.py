@@ -1,25 +1,23 @@
-"""From the blocks of a bump to its verdicts: speed, start-up, accept length, parity, graphs."""
+"""From the blocks of a bump to its verdicts: speed and start-up over blocks, and what was observed besides."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
 from tokgate.analysis.blocks import Block, pair
-from tokgate.analysis.bootstrap import judge_requests
 from tokgate.analysis.decision import Decision
-from tokgate.analysis.exact import Counts, counts, judge_counts
 from tokgate.analysis.sequential import judge
-from tokgate.bump.campaign import Group, Standing, arm_of, stored_verdict
+from tokgate.bump.campaign import Group, Standing, arm_of
+from tokgate.bump.observed import accept, answers, graphs, measured_of, with_line
 from tokgate.bump.question import ACCEPT_LENGTH, BumpAsk
-from tokgate.bump.witness import Side, facts_of
 from tokgate.config.profiles import Profile
-from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.deciding import Question
-from tokgate.gate.measurement import Measured
+from tokgate.gate.start import STARTUP
 from tokgate.gate.words import count, figure
+from tokgate.report.bump_record import SPEED_OF
 from tokgate.verdict import Kind, Verdict
 
 
@@ -44,9 +42,9 @@ def verdicts(campaign: Standing, parity: Sequence[str] = ()) -> list[Verdict]:
         if startup is not None:
             found.append(_startup(campaign.ask, group, profile, startup))
         if profile.speculation is not None and ACCEPT_LENGTH in campaign.ask.metrics:
-            found += [_accept(campaign.ask, group, profile, w.name) for w in campaign.ask.workloads]
-        found += _graphs(campaign.ask, group, profile)
-        found += _parity(group, profile, parity)
+            found += [accept(campaign.ask, group, profile, w.name) for w in campaign.ask.workloads]
+        found += graphs(campaign.ask, group, profile)
+        found += answers(group, profile, parity)
     return found
 
 
@@ -68,6 +66,7 @@ def _over_blocks(
         "workload": question.workload,
         "profile": profile.name,
         "metric": question.metric,
+        SPEED_OF: question.workload != STARTUP,
         "unit": limit.unit,
         "limit_percent": limit.limit_percent,
         "better": limit.better,
@@ -147,7 +146,9 @@ def _body(
         runs = sum(len(arm.runs) for arm in arms)
         lines.append(f"slowest runs trimmed: {dropped} of {runs}, the worst at {min(tails):.2f}x")
     for side in ("old", "new"):
-        void = [sample for m in _measured(group, profile.name, side, question.workload) for sample in m.void]
+        void = [
+            sample for m in measured_of(group, profile.name, side, question.workload) for sample in m.void
+        ]
         if void:
             causes = sorted({reason.cause for sample in void for reason in sample.void})
             lines.append(f"void runs repeated, {side}: {len(void)} ({', '.join(causes)})")
@@ -176,130 +177,7 @@ def _startup(ask: BumpAsk, group: Group, profile: Profile, question: Question) -
         return verdict
     # Servers that start at the same time share the host's cores: both versions alike, but slower than alone.
     arms = len(group.runner.plan.arms)
-    return _with_line(verdict, f"{arms} servers started at the same time: slower than one alone, both alike")
-
-
-def _accept(ask: BumpAsk, group: Group, profile: Profile, workload: str) -> Verdict:
-    """Accept length, exactly where counts do not vary; else by resampling requests."""
-    subject = f"{workload}[{profile.name}]"
-    limit = ask.limit(ACCEPT_LENGTH)
-    told = {
-        "workload": workload,
-        "profile": profile.name,
-        "metric": ACCEPT_LENGTH,
-        "unit": limit.unit,
-        "limit_percent": limit.limit_percent,
-        "better": limit.better,
-    }
-    sides = [_counts(group, profile.name, side, workload) for side in ("old", "new")]
-    if any(side is None or not side for side in sides):
-        silent = " and ".join(n for n, side in zip(("old", "new"), sides, strict=True) if not side)
-        why = (
-            f"the {silent} version reports no verify counts"
-            if group.runner.blocks
-            else "no block was measured"
-        )
-        return Verdict(Kind.INCONCLUSIVE, subject, f"{ACCEPT_LENGTH}: {why}", evidence=told)
-    old, new = (side or [] for side in sides)
-    fraction = limit.limit_percent / 100
-    decision = judge_counts(old, new, limit=fraction) or judge_requests(
-        old, new, limit=fraction, alpha=ask.alpha, beta=ask.gate.statistics.beta
-    )
-    means = [
-        sum(c.tokens for run in side for c in run) / sum(c.passes for run in side for c in run)
-        for side in (old, new)
-    ]
-    return Verdict(
-        Kind(decision.kind),
-        subject,
-        f"{ACCEPT_LENGTH}: {means[1]:.3f} vs {means[0]:.3f} {limit.unit}, {100 * decision.change:+.2f} %, "
-        f"{decision.method}, limit -{limit.limit_percent:g} %",
-        body=decision.notes,
-        evidence={
-            **told,
-            "now": means[1],
-            "reference": means[0],
-            "change_percent": 100 * decision.change,
-            "blocks": len(group.runner.blocks),
-            "method": decision.method,
-        },
-    )
-
-
-def _counts(group: Group, profile: str, side: Side, workload: str) -> list[Counts] | None:
-    """Verify counts of every run; ``None`` when a run has none."""
-    found = [counts(s) for m in _measured(group, profile, side, workload) for s in m.samples]
-    whole = [item for item in found if item is not None]
-    return whole if len(whole) == len(found) else None
-
-
-def _measured(group: Group, profile: str, side: Side, workload: str) -> list[Measured]:
-    arm = arm_of(group.sides, profile, side)
-    return [
-        block.arms[arm].workloads[workload]
-        for block in group.runner.blocks
-        if workload in block.arms[arm].workloads
-    ]
-
-
-def _graphs(ask: BumpAsk, group: Group, profile: Profile) -> list[Verdict]:
-    """Whether the new version captured and replayed its graphs, and what the old one did."""
-    found = []
-    comparisons = Comparisons(ask.gate)
-    for workload in ask.workloads:
-        each: dict[Side, Verdict] = {}
-        for side in ("old", "new"):
-            arm = arm_of(group.sides, profile.name, side)
-            held = [b.arms[arm] for b in group.runner.blocks if workload.name in b.arms[arm].workloads]
-            if held and held[-1].extras and held[-1].workloads[workload.name].samples:
-                each[side] = comparisons.replay(
-                    workload, profile, held[-1].workloads[workload.name], facts_of(held[-1].extras)
-                )
-        if "new" not in each:
-            continue
-        verdict = each["new"]
-        if "old" in each:
-            verdict = _with_line(verdict, f"the old version: {each['old'].kind} {each['old'].headline}")
-        found.append(verdict)
-    return found
-
-
-def _parity(group: Group, profile: Profile, asked: Sequence[str]) -> list[Verdict]:
-    arms = [arm_of(group.sides, profile.name, side) for side in ("old", "new")]
-    stored: list[Mapping[str, Any]] = [
-        item
-        for block in group.runner.blocks
-        for arm in arms
-        for item in _list(block.arms[arm].extras.get("parity"))
-    ]
-    found = [stored_verdict(item) for item in stored]
-    subjects = {verdict.subject for verdict in found}
-    return found + [
-        Verdict(
-            Kind.INCONCLUSIVE,
-            subject,
-            "greedy outputs not compared: no block holds the answers of both versions",
-            evidence={"profile": profile.name, "workload": f"parity-{name}", "metric": "greedy parity"},
-        )
-        for name in asked
-        if (subject := f"parity-{name}[{profile.name}]") not in subjects
-    ]
-
-
-def _list(value: object) -> list[Mapping[str, Any]]:
-    return value if isinstance(value, list) else []
-
-
-def _with_line(verdict: Verdict, line: str) -> Verdict:
-    return Verdict(
-        verdict.kind,
-        verdict.subject,
-        verdict.headline,
-        body=(*verdict.body, line),
-        next_command=verdict.next_command,
-        files=verdict.files,
-        evidence=verdict.evidence,
-    )
+    return with_line(verdict, f"{arms} servers started at the same time: slower than one alone, both alike")
 
 
 def _percent(value: float | None) -> float | None:

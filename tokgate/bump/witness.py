@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from tokgate.analysis.parity import Outcome, compare
-from tokgate.analysis.parity_case import Case, save_case
+from tokgate.analysis.parity_case import Case
 from tokgate.bump.defaults import settled
 from tokgate.config.gate import ParitySizes
 from tokgate.errors import LoadFault
@@ -18,13 +17,12 @@ from tokgate.gate.blocks import Arm
 from tokgate.gate.facts import ServerFacts, read_facts
 from tokgate.gate.greedy import GreedyClient
 from tokgate.gate.measurement import Started
-from tokgate.gate.parity import SMALL_VOCABULARY, Answers, ask, cases
+from tokgate.gate.parity import SMALL_VOCABULARY, Answers, Parties, ask, cases, judge
 from tokgate.server.running import Server
 from tokgate.sglang.http import read_server_info
-from tokgate.verdict import Kind, Verdict
 
 Side = Literal["old", "new"]
-SHOWN_DIFFERENCES = 4
+PARTIES = Parties("the new version against the old", "the old version", ("OLD_URL", "NEW_URL"))
 
 
 class Witness:
@@ -74,9 +72,14 @@ class Witness:
             # Once a side: arguments and greedy answers do not depend on the launch.
             told["version"] = server.version
             told["arguments"] = settled(server.server_info) if server.server_info else None
-            told["parity"] = self._parity(arm, server)
+            told["parity"] = self._parity(arm, server) if self._is_compared(arm) else []
             self._settled.add(arm.name)
         return told
+
+    def _is_compared(self, arm: Arm) -> bool:
+        """Whether the profile has a server of the other side: else nobody's answers are held against these."""
+        profile, side = self._sides[arm.name]
+        return any(of == profile and other != side for of, other in self._sides.values())
 
     def _parity(self, arm: Arm, server: Server) -> list[dict[str, Any]]:
         """Answers of this side; with those of the other side, the verdicts."""
@@ -93,7 +96,7 @@ class Witness:
         if old is None or new is None:
             return []
         return [
-            asdict(parity_verdict(name, case, profile, old[name], new[name], self._folder))
+            asdict(judge(name, case, profile, PARTIES, old[name], new[name], None, self._folder))
             for name, case in self._cases.items()
         ]
 
@@ -131,47 +134,4 @@ def facts_of(extras: Mapping[str, Any]) -> ServerFacts:
         extras.get("hybrid_line"),
         tuple(extras.get("architectures") or ()),
         Path(str(extras.get("log", ""))),
-    )
-
-
-def parity_verdict(name: str, case: Case, profile: str, old: Answers, new: Answers, folder: Path) -> Verdict:
-    """Greedy outputs of the new version against the old one's, token by token."""
-    wanted_tokens = case.requests[0].new_tokens
-    control = compare(old.outputs, old.again, old.floor)
-    result = compare(old.outputs, new.outputs, old.floor, wanted_tokens=wanted_tokens)
-    body = [f"{case.note}; the new version against the old, token by token"]
-    if old.floor is None:
-        body.append("floor: not measured, so no difference is forgiven as a tie")
-    else:
-        body.append(
-            f"a gap up to {old.floor.tolerance:.3g} nats is a tie ({old.floor.compared} gaps measured)"
-        )
-    body.append(f"control: the old version against itself: {control.headline()}")
-    differing = [each for each in result.comparisons if each.outcome is not Outcome.EQUAL]
-    body += [each.line() for each in differing[:SHOWN_DIFFERENCES]]
-    kind = Kind(result.verdict)
-    if kind is Kind.DIVERGED and control.failed:
-        # A reference that contradicts itself proves nothing about the other.
-        kind = Kind.INCONCLUSIVE
-        body.append("the old version's own output is not reproducible, so the difference proves nothing")
-    files: tuple[str, ...] = ()
-    if kind is Kind.DIVERGED:
-        path = folder / f"{profile}-{name}.case.json"
-        save_case(case, path)
-        files = (str(path),)
-    return Verdict(
-        kind,
-        f"parity-{name}[{profile}]",
-        result.headline(),
-        body=tuple(body),
-        next_command=f"tokgate parity replay {files[0]} --url OLD_URL --url NEW_URL" if files else None,
-        files=files,
-        evidence={
-            "profile": profile,
-            "workload": f"parity-{name}",
-            "metric": "greedy parity",
-            "equal": result.count(Outcome.EQUAL),
-            "ties": result.count(Outcome.TIE),
-            "requests": len(result.comparisons),
-        },
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,8 @@ from tokgate import __version__, baselines
 from tokgate.errors import UsageFault
 from tokgate.gate.results import find_run, read_run, read_verdicts
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
-from tokgate.load.sample import read_samples
+from tokgate.host.fitness import dirty
+from tokgate.load.sample import Sample, read_samples
 from tokgate.verdict import Kind, Verdict
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -42,24 +43,31 @@ def accept(
         bool, typer.Option("--new-epoch", help="start a new level instead of adding a session")
     ] = False,
     profiles: Annotated[str | None, typer.Option(help="only these, comma-separated (default: all)")] = None,
+    workloads: Annotated[str | None, typer.Option(help="only these, comma-separated (default: all)")] = None,
 ) -> None:
-    """Record a run's Samples as one session of each baseline that it covers."""
+    """Record a run's Samples as one session of each baseline that it covers.
+
+    Refused: a run with a failure, one on a host that others used, and cases with a void run in them.
+    """
     folder = find_run(results, run)
     facts = read_run(folder)
     verdicts = read_verdicts(folder)
     spoiled = [v.line for v in verdicts if v.kind in _SPOILING]
     if spoiled:
         raise UsageFault(f"run {folder.name} cannot be accepted", spoiled)
-    if profiles is not None and not profiles.strip(", "):
-        raise UsageFault("--profiles was given without a name; leave it out for all")
-    wanted = {name.strip() for name in (profiles or "").split(",") if name.strip()}
     if facts["status"] != "complete":
-        _check_unfinished(folder.name, facts, verdicts, wanted)
+        named = {name.strip() for name in (profiles or "").split(",") if name.strip()}
+        _check_unfinished(folder.name, facts, verdicts, named)
+    warnings = facts.get("host_warnings") or ()
+    if others := dirty(warnings):
+        raise UsageFault(
+            f"run {folder.name} cannot be accepted: others used its host when it began",
+            [*others, "measure again when they are gone: tokgate doctor tells"],
+        )
     samples = read_samples(folder / "samples")
-    unknown = wanted - {sample.identity.profile for sample in samples}
-    if unknown:
-        raise UsageFault(f"run {folder.name} holds no profile {', '.join(sorted(unknown))}")
-    samples = [s for s in samples if not s.void and (not wanted or s.identity.profile in wanted)]
+    samples = _chosen(samples, lambda s: s.identity.profile, profiles, "profile", folder.name)
+    samples = _chosen(samples, lambda s: s.identity.workload, workloads, "workload", folder.name)
+    _refuse_void(samples, folder.name)
     startups = sorted(
         {m for s in samples if s.identity.workload in (STARTUP, STARTUP_TOGETHER) for m in s.metrics}
     )
@@ -74,7 +82,7 @@ def accept(
     )
     if facts["status"] != "complete":
         print(f"note: the run was {facts['status']}; these profiles had been measured wholly before")
-    for warning in facts.get("host_warnings") or ():
+    for warning in warnings:
         print(f"note: the host was warned of: {warning}")
     for path in written:
         print(f"wrote {path}")
@@ -107,3 +115,47 @@ def _check_unfinished(
         raise UsageFault(refused, ways if whole else ["no profile was measured wholly"])
     if cut := [profile for profile in sorted(wanted) if absent.get(profile)]:
         raise UsageFault(refused, [f"{p}: not measured wholly: {', '.join(absent[p])}" for p in cut])
+
+
+def _chosen(
+    samples: list[Sample], key: Callable[[Sample], str], names: str | None, what: str, run: str
+) -> list[Sample]:
+    """Samples of the profiles or workloads named; all when none is."""
+    if names is None:
+        return samples
+    wanted = {name.strip() for name in names.split(",") if name.strip()}
+    if not wanted:
+        raise UsageFault(f"--{what}s was given without a name; leave it out for all")
+    unknown = wanted - {key(sample) for sample in samples}
+    if unknown:
+        raise UsageFault(f"run {run} holds no {what} {', '.join(sorted(unknown))}")
+    return [sample for sample in samples if key(sample) in wanted]
+
+
+def _refuse_void(samples: Sequence[Sample], run: str) -> None:
+    """A void run says that the host was disturbed while its case was measured, the runs beside it included.
+
+    Raises:
+        UsageFault: names the cases with a void run, their causes, and the cases without one.
+    """
+    cases: dict[str, list[Sample]] = {}
+    for sample in samples:
+        cases.setdefault(f"{sample.identity.workload}[{sample.identity.profile}]", []).append(sample)
+    void = {name: [s for s in runs if s.void] for name, runs in cases.items()}
+    lines = []
+    for name, runs in ((name, runs) for name, runs in void.items() if runs):
+        causes = Counter(cause for s in runs for cause in {reason.cause for reason in s.void})
+        told = ", ".join(f"{cause} {number}x" for cause, number in causes.most_common())
+        lines.append(f"{name}: {len(runs)} of {len(cases[name])} runs void: {told}")
+    if not lines:
+        return
+    clean = [name for name, runs in void.items() if not runs]
+    raise UsageFault(
+        f"run {run} cannot be accepted: {sum(map(len, void.values()))} of its {len(samples)} runs are void",
+        [
+            *lines,
+            f"without one: {', '.join(clean) or 'no case'}"
+            + ("; choose with --profiles and --workloads" if clean else ""),
+            "a level for later days is recorded on an undisturbed host alone: measure the others again",
+        ],
+    )

@@ -48,8 +48,8 @@ def bump(
     blocks: Annotated[int, typer.Option(min=3, help="blocks a profile at most")] = 40,
     runs: Annotated[int, typer.Option(min=1, help="runs of a workload on each launch")] = 4,
     budget_minutes: Annotated[float | None, typer.Option(min=0, help="GPU minutes of this call")] = None,
-    start_together: Annotated[
-        bool, typer.Option("--start-together", help="both versions of all profiles are up at once")
+    all_at_once: Annotated[
+        bool, typer.Option("--all-at-once", help="both versions of all profiles are up at once")
     ] = False,
     one_at_a_time: Annotated[
         bool, typer.Option("--one-at-a-time", help="one server at a time, where memory is short")
@@ -95,10 +95,9 @@ def bump(
     from tokgate.bump.options import USUAL_PARITY, BumpOptions, new_seed, prepare, read_options
     from tokgate.bump.rehearsal import rehearse
     from tokgate.bump.run import find_folder, measure, new_folder, with_calibrations
-    from tokgate.verdict import exit_code
 
-    if start_together and one_at_a_time:
-        raise UsageFault("--start-together and --one-at-a-time exclude each other")
+    if all_at_once and one_at_a_time:
+        raise UsageFault("--all-at-once and --one-at-a-time exclude each other")
     for asked, engine, word in ((old, from_engine, "from"), (new, to_engine, "to")):
         if asked and engine:
             raise UsageFault(f"--{word} and --{word}-engine name the same thing: give one")
@@ -124,7 +123,7 @@ def bump(
             runs=runs,
             blocks=blocks,
             seed=new_seed() if seed is None else seed,
-            pairing="all" if start_together else "apart" if one_at_a_time else "pair",
+            pairing="all" if all_at_once else "apart" if one_at_a_time else "pair",
             mem_fraction=mem_fraction,
             max_total_tokens=max_total_tokens,
             parity=USUAL_PARITY if parity is None else () if parity == "none" else names(parity, "--parity"),
@@ -146,7 +145,7 @@ def bump(
         done = measure(options, folder, minutes=budget_minutes, wait_gpu_s=wait_gpu_s, say=typer.echo)
     typer.echo((done.folder / "report.md").read_text(encoding="utf-8"))
     typer.echo(f"results: {done.folder}")
-    raise typer.Exit(exit_code(done.report.verdicts, strict_inconclusive=strict_inconclusive))
+    raise typer.Exit(done.report.exit_code(strict_inconclusive=strict_inconclusive))
 
 
 def _versions(old: str | None, new: str | None, base: str | None, config_folder: Path) -> tuple[str, str]:

@@ -101,6 +101,8 @@ def run(
         )
         for path in item.files:
             describe_shortly(path)
+        for remark in item.remarks:
+            print(f"  note: {remark}")
     if short:
         print(f"budget spent: {len(short)} of {len(done)} profiles are not done; the same command goes on")
         raise typer.Exit(3)

@@ -20,6 +20,7 @@ from typing import Annotated
 import typer
 
 from tokgate.errors import SampleFault, UsageFault
+from tokgate.gate import options
 from tokgate.gate import setup as gate_setup
 from tokgate.gate.results import RUN_FILE, read_run, read_verdicts
 from tokgate.gate.share import SHARES, Share, deal, left_out, numbers
@@ -59,8 +60,9 @@ def gate(
         arguments.insert(0, "perf_tests")
     if strict_inconclusive:
         arguments.append("--strict-inconclusive")
+    given = _asked(folder, arguments)
     if gpus:
-        code = _side_by_side(folder, arguments, numbers(gpus), strict_inconclusive)
+        code = _side_by_side(folder, arguments, given, numbers(gpus), strict_inconclusive)
     else:
         with _signals([child := _Child(folder, arguments)]):
             ended = child.wait()
@@ -185,9 +187,11 @@ def _signals(children: Sequence[_Child]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _side_by_side(folder: Path, arguments: list[str], gpus: Sequence[int], strict: bool) -> int:
+def _side_by_side(
+    folder: Path, arguments: list[str], given: argparse.Namespace, gpus: Sequence[int], strict: bool
+) -> int:
     """One pytest a share of the GPUs; one summary and one exit code of all."""
-    request, junit = _request(folder, arguments)
+    request, junit = _request(folder, given)
     setup = gate_setup.read(request)
     emulated = request.kind == "emulated" or (request.engine or "").startswith("emulated")
     shares = deal(setup, gpus, emulated=emulated)
@@ -234,18 +238,23 @@ def _wave(folder: Path, arguments: list[str], shares: Sequence[Share], junit: Pa
     return {share.name: ended[number] for number, share in enumerate(shares)}
 
 
-def _request(folder: Path, arguments: Sequence[str]) -> tuple[gate_setup.Request, Path]:
-    """What the arguments for pytest ask for, as far as dealing out needs it; and where JUnit's file goes."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("--engine", "--model", "--junitxml", "--junit-xml"):
-        parser.add_argument(name)
-    for name in ("--profiles", "--workloads"):
-        parser.add_argument(name, default="")
-    parser.add_argument("-m", dest="marker", default="")
-    parser.add_argument("--config-folder", type=Path, default=Path("perf_tests"))
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--baselines", type=Path, default=Path("baselines"))
-    given, _ = parser.parse_known_args(arguments)
+def _asked(folder: Path, arguments: Sequence[str]) -> argparse.Namespace:
+    """What the arguments for pytest ask of the gate.
+
+    Raises:
+        UsageFault: an option of the gate's is wrong; said here in one line, which pytest would not.
+    """
+
+    def of_pytest(parser: argparse.ArgumentParser) -> None:
+        for name in ("--junitxml", "--junit-xml"):
+            parser.add_argument(name)
+        parser.add_argument("-m", dest="marker", default="")
+
+    return options.parse(folder, arguments, of_pytest)
+
+
+def _request(folder: Path, given: argparse.Namespace) -> tuple[gate_setup.Request, Path]:
+    """What dealing out the profiles needs to know; and where JUnit's file goes."""
     results = (folder / given.results).resolve()
     junit = given.junitxml or given.junit_xml
     request = gate_setup.Request(
@@ -254,8 +263,8 @@ def _request(folder: Path, arguments: Sequence[str]) -> tuple[gate_setup.Request
         baselines=folder / given.baselines,
         kind=gate_setup.kind_in(given.marker),
         engine=given.engine,
-        profiles=_list(given.profiles),
-        workloads=_list(given.workloads),
+        profiles=_list(given.profiles or ""),
+        workloads=_list(given.workloads or ""),
         model=given.model,
     )
     return request, (folder / junit).resolve() if junit else results / "junit.xml"

@@ -116,6 +116,7 @@ class _Rig:
 
     def stop(self) -> list[Teardown]:
         self._pool.close()
+        self.measurer.close()
         return list(self._pool.teardowns.values())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tokgate.analysis.blocks import level, pair
 from tokgate.analysis.decision import Decision
@@ -12,6 +13,10 @@ from tokgate.gate.words import count, figure, figures
 from tokgate.verdict import Kind, Verdict
 
 SHOWN_FILES = 3
+
+Claim = Literal["build", "gain", "no loss"]
+"""``build``: not slower than the reference build (loss: REGRESSION). Of a profile (loss: NET_LOSS): ``gain``: faster
+than the other; ``no loss``: faster, or any difference surely below the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class Answer:
         unit: of the metric.
         reference: what A is, in words.
         notes: for the reader.
-        gain: whether B is a profile that should be faster than A (loss: NET_LOSS), not a build.
+        claim: what is asked of B.
         alpha: of the verdict.
     """
 
@@ -35,7 +40,7 @@ class Answer:
     unit: str
     reference: str
     notes: tuple[str, ...]
-    gain: bool
+    claim: Claim
     alpha: float
 
 
@@ -52,13 +57,13 @@ def answered(answer: Answer) -> Verdict:
     a, b = (answer.runner.launches(arm, question.workload, question.metric) for arm in ("A", "B"))
     blocks = pair(a, b, question.plan.better)[: decision.n]
     now, reference = (level(blocks, candidate=side) for side in (True, False))
-    kind = of_profile(decision) if answer.gain else Kind(decision.kind)
+    kind = Kind(decision.kind) if answer.claim == "build" else of_profile(decision, answer.claim)
     limit = 100 * question.plan.limit
     loss = -decision.change if question.plan.better == "higher" else decision.change
     sign = "-" if question.plan.better == "higher" else "+"
     change = decision.change_text()
     change = f"{change[:-1]}, {count(decision.n, 'block')})" if change.endswith(")") else change
-    compared = f"{now / reference:.2f}x, {change}" if answer.gain else change
+    compared = f"{now / reference:.2f}x, {change}" if answer.claim != "build" else change
     least = decision.smallest_detectable
     body = [
         f"compared with {answer.reference}",
@@ -67,6 +72,8 @@ def answered(answer: Answer) -> Verdict:
         f"smallest change detectable now: {f'{100 * least:.1f} %' if least is not None else 'unknown'}",
         *decision.notes,
         *answer.notes,
+        # Counted, not timed: it holds whatever the speed.
+        *(line for line in before.body if line.startswith("accept length ")),
         f"before: {before.line}",
     ]
     if kind is Kind.INCONCLUSIVE:
@@ -102,16 +109,19 @@ def answered(answer: Answer) -> Verdict:
 def _open_words(answer: Answer) -> str:
     """What would decide it, or why nothing would."""
     decision = answer.decision
-    if answer.gain and ends_gain(decision):
+    if answer.claim == "gain" and ends_gain(decision):
         return f"neither a gain nor a loss: any difference is below {100 * decision.limit:g} %"
-    if answer.gain and decision.kind == "PASS":
-        return "no loss; whether it is a gain takes more blocks"
+    if answer.claim != "build" and decision.kind == "PASS":
+        what = "a gain" if answer.claim == "gain" else "a gain, or no difference,"
+        return f"no loss; whether it is {what} takes more blocks"
     more = decision.blocks_needed
     return f"further blocks needed: {'cannot be foretold' if more is None else f'about {more}'}"
 
 
-def of_profile(decision: Decision) -> Kind:
-    """Of a profile that should be faster than its reference."""
+def of_profile(decision: Decision, claim: Claim) -> Kind:
+    """Of a profile against another."""
+    if claim == "no loss" and ends_gain(decision) and decision.kind == "PASS":
+        return Kind.PASS
     kinds = {"REGRESSION": Kind.NET_LOSS, "IMPROVED": Kind.PASS}
     return kinds.get(decision.kind, Kind.INCONCLUSIVE)
 

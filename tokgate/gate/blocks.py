@@ -32,6 +32,7 @@ from tokgate.gate.journal import Journal
 from tokgate.gate.measured_block import MeasuredArm, MeasuredBlock
 from tokgate.gate.runs import Measured
 from tokgate.gate.start import STARTUP
+from tokgate.gate.watch import Blind
 
 __all__ = [
     "Arm",
@@ -127,6 +128,15 @@ class BlockRunner:
                 for side in block.arms.values()
             )
         ]
+
+    def blind(self) -> Blind:
+        """What no run of the blocks so far, void ones included, could have been void by."""
+        found = Blind(self.plan.arms[0].engine.kind)
+        for arm in (arm for block in self.blocks for arm in block.arms.values()):
+            for name, measured in arm.workloads.items():
+                for sample in () if name == STARTUP else (*measured.samples, *measured.void):
+                    found.add(sample)
+        return found
 
     def _launch(self, number: int, arms: Sequence[Arm], asked: Sequence[Workload]) -> dict[str, MeasuredArm]:
         names = [arm.name for arm in arms]

@@ -27,7 +27,6 @@ from tokgate.report.explain_breakeven import tree_lines
 from tokgate.report.explain_trace import cycles_json, effective_line
 from tokgate.sglang.trace_spans import DRAFT, DRAFT_EXTEND, VERIFY
 
-
 NOTABLE_GAPS = 0.1
 """Share of a cycle in no kernel from which the model says that it takes it to stay: fewer steps launch less."""
 

@@ -33,6 +33,7 @@ class Calibrated:
         asked: how many were asked.
         folder: of the session: plan, blocks, Samples, logs.
         files: calibrations that were written; empty when no block was measured.
+        remarks: causes of void runs that nobody could watch, one line each.
     """
 
     profile: str
@@ -40,6 +41,7 @@ class Calibrated:
     asked: int
     folder: Path
     files: tuple[Path, ...]
+    remarks: tuple[str, ...] = ()
 
 
 def calibrate(
@@ -88,7 +90,11 @@ def calibrate(
             block = runner.measure()
             files = store(setup, runner, folder)
             say(f"{name}: block {block.number + 1} of {blocks}: {block.seconds:.0f} s")
-        done.append(Calibrated(name, len(runner.blocks), blocks, folder, tuple(files)))
+        done.append(
+            Calibrated(
+                name, len(runner.blocks), blocks, folder, tuple(files), tuple(runner.blind().remarks())
+            )
+        )
     return done
 
 

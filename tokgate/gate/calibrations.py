@@ -71,7 +71,7 @@ def from_blocks(
         identity = pairs[0][0].samples[0].identity
         for metric, limit in limits.items():
             if not all(
-                side.series(metric) and min(side.series(metric)) > 0 for pair in pairs for side in pair
+                _can_be_judged(workload, side.series(metric), limit) for pair in pairs for side in pair
             ):
                 continue
             session = Session(
@@ -92,7 +92,7 @@ def from_blocks(
 
 def _can_be_judged(workload: str, values: Sequence[float], limit: Limit) -> bool:
     """Whether a change by the limit would show at all: start-up phases are told apart by a poll."""
-    if min(values) <= 0:
+    if not values or min(values) <= 0:
         return False
     return workload != STARTUP or limit.unit != "s" or fmean(values) * limit.limit_percent / 100 >= POLL_S
 

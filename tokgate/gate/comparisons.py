@@ -32,9 +32,6 @@ SPEED_LIMIT = "output_tok_s"
 ACCEPT_LIMIT = "accept_length"
 """Metrics of gate.yaml whose limits say how much is no difference."""
 
-OPEN_OTHERWISE = "open_otherwise"
-"""In the evidence: whether something else than the speed is undecided too, which no further launch settles."""
-
 NO_LIMIT_PERCENT = 3.0
 """For a gate.yaml that does not gate the metric."""
 
@@ -146,15 +143,16 @@ class Comparisons:
         elif ratio.below_one:
             kind, said = Kind.NET_LOSS, "graphs are a net loss"
         headline = f"{_speeds(found)} {_without(other)}, {_change(found)}: {said}"
-        otherwise = False
+        speed_decides = True
         if one.resolved.get("speculative_algorithm"):
             verdict, line = self._accept_length(on, off)
-            otherwise = verdict is Kind.INCONCLUSIVE
+            # Where accept length is open no speed makes this verdict pass.
+            speed_decides = verdict is Kind.PASS
             if verdict is Kind.DIVERGED or (verdict is Kind.INCONCLUSIVE and kind is Kind.PASS):
                 kind, headline = verdict, f"{line}; {headline}"
             else:
                 body.insert(0, line)
-        return case.verdict(kind, headline, body, figures={**_figures(found), OPEN_OTHERWISE: otherwise})
+        return case.verdict(kind, headline, body, figures={**_figures(found), "speed_decides": speed_decides})
 
     def attention_mode(self, decode: Measured, prefill: Measured | None, facts: ServerFacts) -> Verdict:
         """A profile with attention mode decode against the same with prefill.
@@ -180,6 +178,7 @@ class Comparisons:
                 Kind.INCONCLUSIVE,
                 "attention mode decode: no profile of this run is the same with mode prefill",
                 ["name it with --profiles beside this one"],
+                figures={"speed_decides": False},
             )
         case, one, other = self._case(decode, prefill, MODE)
         stops = _stops(case, one, other)
@@ -204,15 +203,8 @@ class Comparisons:
             kind,
             f"{_speeds(found)} with mode prefill, {_change(found)}: {said}",
             body,
-            figures={**_figures(found), OPEN_OTHERWISE: effect.real is None},
+            figures={**_figures(found), "speed_decides": effect.real is not None},
         )
-
-    def speed_is_open(self, verdict: Verdict, one: Measured, other: Measured) -> bool:
-        """Whether a verdict on two profiles is undecided for the speed alone, so that more launches would help."""
-        if verdict.kind is not Kind.INCONCLUSIVE:
-            return False
-        ratio = difference(one.series(SPEED), other.series(SPEED)).ratio
-        return not ratio.above_one and not ratio.below_one and not verdict.evidence.get(OPEN_OTHERWISE)
 
     def _case(
         self, measured: Measured, other: Measured, metric: str

@@ -142,7 +142,8 @@ def spend(
     Args:
         deciding: each with a runner of its own (one a profile, say).
         minutes: wall-clock budget; ``None`` for none. A block is begun only when one as long as the longest of
-            its runner would end in time; the first block of each is always begun while time is left.
+            its runner would end in time (the first, which compiles kernels, left out where there are others);
+            the first block of each is always begun while time is left.
         blocks_max: of each runner, those of earlier calls included.
         clock: seconds, monotonic; virtual in simulations, the same as the runners'.
         say: told of each block, for a reader who waits.
@@ -173,8 +174,12 @@ def spend(
 
 
 def _length_s(deciding: Deciding) -> float:
-    """Seconds that the next block may take; 0 when none was measured yet."""
-    return max((block.seconds for block in deciding.runner.blocks), default=0.0)
+    """Seconds that the next block may take; 0 when none was measured yet.
+
+    The first block compiles kernels that the later ones find: it counts only while there is no other.
+    """
+    seconds = [block.seconds for block in deciding.runner.blocks]
+    return max(seconds[1:] or seconds, default=0.0)
 
 
 def _distance(deciding: Deciding, found: Mapping[str, int | None]) -> tuple[int, int]:

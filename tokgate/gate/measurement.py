@@ -24,7 +24,6 @@ from tokgate.gate.setup import Setup
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER, Starter
 from tokgate.gate.traces import Traced
 from tokgate.gate.watch import Blind, Watch, memory
-from tokgate.host.contention import difference
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure
 from tokgate.load.processes import Progress
@@ -101,6 +100,10 @@ class Measurer:
     def cancel(self) -> None:
         """Make every measurement stop after its current run."""
         self._cancelled.set()
+
+    def close(self) -> None:
+        """End what watches beside the runs."""
+        self._watch.close()
 
     def check(self) -> None:
         """Raises:
@@ -229,10 +232,9 @@ class Measurer:
         self.check()
         server.ensure_alive()
         server.flush_cache()
-        pids = [process.pid for process in server.processes()]
+        processes = server.processes()
         scraped = passes.scrape(server)
         log = LogMark(server.log_path)
-        before = self._watch.snapshot(pids)
         try:
             died = threading.Event()
 
@@ -241,7 +243,10 @@ class Measurer:
                 if died.is_set():
                     raise LoadFault("a process of the server died")
 
-            with server.watch(f"{workload.name}", on_death=died.set):
+            with (
+                self._watch.during(processes) as contention,
+                server.watch(f"{workload.name}", on_death=died.set),
+            ):
                 got = measure(
                     server.url,
                     workload,
@@ -254,7 +259,6 @@ class Measurer:
             server.ensure_alive()
             phase = f"{stall.phase} of {workload.name}"
             raise server.hang(phase, stall.waited_s, stall.limit_s) from stall
-        contention = difference(before, self._watch.snapshot(pids))
         sample = Sample(
             identity=self._identity(server, profile, workload.name, workload.digest, run=run),
             requests=got.requests,

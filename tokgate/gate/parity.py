@@ -143,21 +143,37 @@ def _in_common(one: Output, other: Output) -> tuple[Mapping[int, TopTwo], Mappin
     return top, other.top or {}
 
 
+@dataclass(frozen=True, slots=True)
+class Parties:
+    """Who is compared, in the words of a message.
+
+    Attributes:
+        compared: what is held against what.
+        reference: the side that is right by definition.
+        urls: what stands for the reference and the other in a command that asks both again.
+    """
+
+    compared: str
+    reference: str
+    urls: tuple[str, str] = ("REFERENCE_URL", "OTHER_URL")
+
+
 def judge(
     name: str,
     case: Case,
     profile: str,
-    reference: str,
+    parties: Parties,
     wanted: Answers,
     got: Answers,
     truth: Sequence[Sequence[int]] | None,
     folder: Path,
 ) -> Verdict:
-    """The verdict on a profile's answers to a case.
+    """The verdict on the answers of a profile to a case.
 
     Args:
         name, case: of the case.
-        profile, reference: names of the two profiles.
+        profile: its name.
+        parties: the reference and the other, in words.
         wanted, got: their answers.
         truth: the right outputs where they are known beforehand (a synthetic pair).
         folder: where a diverging case is written, to be replayed.
@@ -165,15 +181,15 @@ def judge(
     new_tokens = case.requests[0].new_tokens
     control = compare(wanted.outputs, wanted.again, wanted.floor)
     result = compare(wanted.outputs, got.outputs, wanted.floor, wanted_tokens=new_tokens)
-    body = [f"{case.note}; compared with '{reference}' without speculation, token by token"]
+    body = [f"{case.note}; {parties.compared}, token by token"]
     if wanted.floor is None:
         body.append("floor: not measured, so no difference is forgiven as a tie")
     else:
         body.append(
-            f"floor: '{reference}' moves its own top-2 gaps by up to {wanted.floor.largest:.3g} nats between "
+            f"floor: {parties.reference} moves its own top-2 gaps by up to {wanted.floor.largest:.3g} nats between "
             f"{SHAPES} ({wanted.floor.compared} gaps); a gap up to {wanted.floor.tolerance:.3g} nats is a tie"
         )
-    body.append(f"control: '{reference}' against itself: {control.headline()}")
+    body.append(f"control: {parties.reference} against itself: {control.headline()}")
     served = [sum(output.cached_tokens or 0 for output in each.outputs) for each in (wanted, got)]
     if any(served):
         body.append(f"prompt tokens from the prefix cache: {served[0]} of the reference, {served[1]} here")
@@ -197,7 +213,7 @@ def judge(
         path = folder / f"{profile}-{name}.case.json"
         save_case(_smallest(case, result.failed[0].request if result.failed else None), path)
         files = (str(path),)
-        command = f"tokgate parity replay {path} --url REFERENCE_URL --url OTHER_URL"
+        command = f"tokgate parity replay {path} --url {parties.urls[0]} --url {parties.urls[1]}"
     return Verdict(
         kind,
         f"parity-{name}[{profile}]",

@@ -16,16 +16,18 @@ from tokgate.config.workloads import Workload
 from tokgate.environments import installed
 from tokgate.errors import ResultsUnwritable, TokgateError, UsageFault
 from tokgate.gate import modelstore, parity, upkeep
+from tokgate.gate.block_words import Claim
 from tokgate.gate.campaign import Campaign, Planned, Visit
 from tokgate.gate.claim import claim
 from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.faults import verdict_of
 from tokgate.gate.judge import SPEED, Judge
 from tokgate.gate.launches import judge_launches
-from tokgate.gate.measurement import Measured, Measurer
+from tokgate.gate.measurement import Measurer
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.results import Results, write_text
 from tokgate.gate.rooflines import Rooflines
+from tokgate.gate.runs import Measured
 from tokgate.gate.settling import LEFT_OPEN, Asked, Settling, open_questions
 from tokgate.gate.setup import Setup
 from tokgate.gate.share import of_how_many
@@ -192,12 +194,8 @@ class Run:
         partner = self.setup.partner(visit.profile.name, GRAPHS)
         if partner is None:
             raise UsageFault(f"no profile of this run is '{visit.profile.name}' without CUDA graphs")
-        other = self.campaign.visit(partner).measured(workload)
-        verdict = self.comparisons.graphs(measured, other)
-        if self._settling is None or not self.comparisons.speed_is_open(verdict, measured, other):
-            return verdict
-        asked = Asked(workload.name, SPEED, measured.samples[0].identity)
-        return self._settling.gain(verdict, asked, self.setup.profiles[partner], (workload,))
+        verdict = self.comparisons.graphs(measured, self.campaign.visit(partner).measured(workload))
+        return self._against_profile(verdict, measured, partner, workload, "gain")
 
     def attention_mode(self, visit: Visit, workload: Workload) -> Verdict:
         """A profile with attention mode decode against the same with prefill, where one is in this run."""
@@ -205,13 +203,11 @@ class Run:
         partner = self.setup.partner(visit.profile.name, ATTENTION_MODE)
         other = None if partner is None else self.campaign.visit(partner).measured(workload)
         verdict = self.comparisons.attention_mode(measured, other, visit.facts())
-        if self._settling is None or partner is None or other is None:
-            return verdict
-        if not self.comparisons.speed_is_open(verdict, measured, other):
-            return verdict
-        asked = Asked(workload.name, SPEED, measured.samples[0].identity)
-        profile = self.setup.profiles[partner]
-        return self._settling.gain(verdict, asked, profile, (workload,), even=Kind.PASS)
+        return (
+            verdict
+            if partner is None
+            else self._against_profile(verdict, measured, partner, workload, "no loss")
+        )
 
     def launches(self, visit: Visit, workload: Workload) -> Verdict:
         """Whether every part of a step is launched as its graph, from a trace of the profiler."""
@@ -228,10 +224,17 @@ class Run:
         passes = self._verify_passes_like(visit, measured) if traced else ()
         against = self.campaign.visit(reference.name).measured(workload)
         verdict = self.judge.net_gain(workload, measured, against, cycles, passes)
-        if verdict.kind is not Kind.INCONCLUSIVE or self._settling is None:
+        return self._against_profile(verdict, measured, reference.name, workload, "gain")
+
+    def _against_profile(
+        self, verdict: Verdict, measured: Measured, other: str, workload: Workload, claim: Claim
+    ) -> Verdict:
+        """A verdict on the speed of two profiles; what one launch a side left open, by blocks, within the budget."""
+        open_ = verdict.kind is Kind.INCONCLUSIVE and verdict.evidence.get("speed_decides", True)
+        if not open_ or self._settling is None:
             return verdict
         asked = Asked(workload.name, SPEED, measured.samples[0].identity)
-        return self._settling.gain(verdict, asked, reference, (workload,))
+        return self._settling.profile(verdict, asked, self.setup.profiles[other], (workload,), claim)
 
     def _verify_passes_like(self, visit: Visit, measured: Measured) -> Sequence[VerifyPass]:
         """Verify passes of the same target: of this profile's other workloads, and of profiles traced before."""
@@ -254,7 +257,7 @@ class Run:
             name,
             case,
             visit.profile.name,
-            reference,
+            parity.Parties(f"compared with '{reference}' without speculation", f"'{reference}'"),
             wanted,
             visit.answers(name),
             truth,
@@ -325,6 +328,7 @@ class Run:
                 self._judge_end(teardown)
             self.remarks += [
                 *self._measurer.blind.remarks(),
+                *(() if self._settling is None else self._settling.remarks),
                 *upkeep.remarks(self.setup),
                 *self._starter.forced,
             ]
@@ -332,4 +336,5 @@ class Run:
             self._write(partial(write_text, self.results.folder / "report.md", text))
         finally:
             self._status = "interrupted" if kind or self._interrupted else "complete"
+            self._measurer.close()
             self._claim.close()

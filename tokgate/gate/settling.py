@@ -1,8 +1,7 @@
 """Settling: what one launch and stored figures leave open is decided by blocks, as far as a budget goes.
 
-A build is held against a reference build, launched again and again beside it; a profile against its reference, the
-same without graphs or with the other attention mode, so that the verdict covers what a launch does.
-See docs/decisions/settling.md.
+A build is held against a reference build, launched again and again beside it; a speculative profile against its
+reference, so that the verdict covers what a launch does. See docs/decisions/settling.md.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tokgate.analysis.looks import Plan
@@ -21,21 +20,20 @@ from tokgate.gate import calibrations
 from tokgate.gate.arms import ServerBench, fit_together
 from tokgate.gate.bench import Bench
 from tokgate.gate.block_plan import RUNS_PER_ARM, Arm, BlockPlan
-from tokgate.gate.block_words import Answer, answered, ends_gain
+from tokgate.gate.block_words import Answer, Claim, answered, ends_gain
 from tokgate.gate.blocks import BlockRunner
 from tokgate.gate.campaign import Visit
 from tokgate.gate.deciding import Deciding, Question, spend
 from tokgate.gate.judge import Judge
-from tokgate.gate.pairs import ATTENTION_MODE as MODE
-from tokgate.gate.pairs import GRAPHS
+from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.setup import Setup
 from tokgate.load.sample import Identity
 from tokgate.verdict import Kind, Verdict
 
 SETTLED = ("output_tok_s", "ttft_s_p50", "step_ms_p50")
+"""Metrics whose verdicts on a build blocks can settle."""
 LEFT_OPEN = (Kind.INCONCLUSIVE, Kind.MISSING)
 """Verdicts on a stored baseline that a reference build can settle: undecided, or nothing stored."""
-"""Metrics whose verdicts on a build blocks can settle."""
 
 MakeBench = Callable[[Setup, BlockPlan, Path], Bench]
 
@@ -64,16 +62,18 @@ class Budget:
 
     def __init__(self, minutes: float, profiles: int) -> None:
         self._left_s = 60 * minutes
-        self._profiles = max(1, profiles)
+        self._profiles = profiles
+        self._asked: set[str] = set()
 
-    def share_minutes(self) -> float:
-        """What the next profile may use; what it leaves is for the others."""
-        return self._left_s / 60 / self._profiles
+    def share_minutes(self, profile: str) -> float:
+        """What a profile may use now; what it leaves is for the others, and for what it asks later."""
+        waiting = max(0, self._profiles - len(self._asked | {profile}))
+        return self._left_s / 60 / (waiting + 1)
 
-    def spent(self, seconds: float) -> None:
+    def spent(self, profile: str, seconds: float) -> None:
         """Take off what a profile used."""
         self._left_s = max(0.0, self._left_s - seconds)
-        self._profiles = max(1, self._profiles - 1)
+        self._asked.add(profile)
 
 
 class Settling:
@@ -86,6 +86,9 @@ class Settling:
         make_room: called before servers of blocks are started; stops all others on the GPU.
         bench: launches servers.
         clock: seconds, monotonic.
+
+    Attributes:
+        remarks: causes of void runs that nobody could watch in blocks, one line each.
     """
 
     def __init__(
@@ -99,17 +102,16 @@ class Settling:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert setup.request.budget_minutes is not None
+        self.remarks: list[str] = []
         self._setup = setup
         self._folder = folder
         self._alpha = alpha
         self._make_room = make_room
         self._bench = bench
         self._clock = clock
-        # Without a reference build only profiles that are held against another one have anything to settle.
-        traits: tuple[tuple[str, ...], ...] = (
-            ((),) if setup.reference else (("speculative",), (GRAPHS,), (MODE,))
-        )
-        may_ask = {name for trait in traits for name in setup.profile_names(*trait)}
+        # Without a reference build only profiles that are held against another have anything to settle.
+        traits = [()] if setup.reference else [("speculative",), (GRAPHS,), (ATTENTION_MODE,)]
+        may_ask = {name for wanted in traits for name in setup.profile_names(*wanted)}
         self._budget = Budget(setup.request.budget_minutes, len(may_ask))
         self._done: dict[str, tuple[Deciding | None, tuple[str, ...]]] = {}
         self._remarks: dict[tuple[str, str, str], tuple[str, ...]] = {}
@@ -136,31 +138,29 @@ class Settling:
         said = (
             f"reference build {reference.name} (SGLang {reference.version}), launched again beside this one"
         )
-        return self._settle(verdict, asked, open_, workloads, arms, f"build-{profile.name}", said, gain=False)
+        return self._settle(
+            verdict, asked, open_, workloads, arms, f"build-{profile.name}", said, claim="build"
+        )
 
-    def gain(
-        self,
-        verdict: Verdict,
-        asked: Asked,
-        reference: Profile,
-        workloads: Sequence[Workload],
-        *,
-        even: Kind = Kind.INCONCLUSIVE,
+    def profile(
+        self, verdict: Verdict, asked: Asked, other: Profile, workloads: Sequence[Workload], claim: Claim
     ) -> Verdict:
-        """The verdict on a profile against another one, its reference or one that differs in a single thing,
-        that one launch a side left open.
+        """The verdict on a profile against another that one launch a side left open.
 
         Args:
-            even: what a difference that is surely below the limit amounts to.
+            verdict: INCONCLUSIVE.
+            asked: what it is about.
+            other: what the profile is held against: its reference, or the same but for one setting.
+            claim: what is asked of the profile.
 
         Raises:
             TokgateError: the profile's server failed.
         """
         profile = self._setup.profiles[asked.identity.profile]
-        arms = Arm("A", self._setup.engine, reference), Arm("B", self._setup.engine, profile)
-        said = f"'{reference.name}', launched again beside '{profile.name}': the launch effect is covered"
-        name = f"gain-{profile.name}-over-{reference.name}-{asked.workload}"
-        return self._settle(verdict, asked, [asked], workloads, arms, name, said, gain=True, even=even)
+        arms = Arm("A", self._setup.engine, other), Arm("B", self._setup.engine, profile)
+        said = f"'{other.name}', launched again beside '{profile.name}': the launch effect is covered"
+        name = f"profile-{profile.name}-{other.name}-{asked.workload}"
+        return self._settle(verdict, asked, [asked], workloads, arms, name, said, claim=claim)
 
     def _settle(
         self,
@@ -172,11 +172,10 @@ class Settling:
         name: str,
         said: str,
         *,
-        gain: bool,
-        even: Kind = Kind.INCONCLUSIVE,
+        claim: Claim,
     ) -> Verdict:
         if name not in self._done:
-            self._done[name] = self._measure(open_, workloads, arms, name, calibrated=not gain)
+            self._done[name] = self._measure(open_, workloads, arms, name, calibrated=claim == "build")
         deciding, notes = self._done[name]
         notes = (*self._remarks.get((name, asked.workload, asked.metric), ()), *notes)
         found = None
@@ -191,10 +190,9 @@ class Settling:
                 verdict, notes or (f"no block has {asked.metric} of {asked.workload} on both sides",)
             )
         limit = self._setup.gate.metrics[self._limit_name(asked.metric)]
-        told = answered(
-            Answer(verdict, deciding.runner, question, found, limit.unit, said, notes, gain, self._alpha)
+        return answered(
+            Answer(verdict, deciding.runner, question, found, limit.unit, said, notes, claim, self._alpha)
         )
-        return replace(told, kind=even) if told.kind is Kind.INCONCLUSIVE and ends_gain(found) else told
 
     def _measure(
         self,
@@ -232,7 +230,9 @@ class Settling:
         runner = BlockRunner(plan, self._bench(setup, plan, folder), folder, clock=self._clock)
         deciding = Deciding(runner, questions) if calibrated else Deciding(runner, questions, final=ends_gain)
         try:
-            spent = spend([deciding], minutes=self._budget.share_minutes(), clock=self._clock)
+            spent = spend(
+                [deciding], minutes=self._budget.share_minutes(arms[1].profile.name), clock=self._clock
+            )
             notes.append(
                 f"{spent.blocks} blocks in {spent.seconds / 60:.1f} minutes: "
                 f"{'decided' if spent.reason == 'decided' else f'stopped by the budget of {spent.reason}'}"
@@ -243,7 +243,8 @@ class Settling:
             who = f"arm {runner.failed}" if runner.failed else "blocks"
             notes.append(f"{who} could not be measured: {fault.headline}")
         finally:
-            self._budget.spent(self._clock() - began)
+            self._budget.spent(arms[1].profile.name, self._clock() - began)
+            self.remarks += [f"blocks of {name}: {remark}" for remark in runner.blind().remarks()]
         return (deciding if runner.blocks else None), tuple(dict.fromkeys(notes))
 
     def _limit_name(self, metric: str) -> str:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tokgate.analysis.voids import GPU_CAUSES, unwatched
 from tokgate.gate.setup import Setup
 from tokgate.host import gpu
-from tokgate.host.contention import Snapshot, snapshot
+from tokgate.host.canary import Canary
+from tokgate.host.contention import Snapshot, difference, snapshot
+from tokgate.host.proc import Process, title
 from tokgate.load.sample import Sample
 from tokgate.server.running import Server
 
 NVML_S = 5.0
 """Longest wait for an answer of NVML."""
+
+SCHEDULER = "scheduler"
+"""In the title that SGLang gives the processes that drive a GPU: ``sglang::scheduler_TP0``."""
 
 
 class Watch:
@@ -27,6 +33,40 @@ class Watch:
     def __init__(self, setup: Setup, beside: Callable[[], Iterable[int]]) -> None:
         self._beside = beside
         self._gpus = _open(setup)
+        self._canary: Canary | None = None
+
+    @contextmanager
+    def during(self, processes: Sequence[Process]) -> Iterator[dict[str, float]]:
+        """Counters of what happens while the body runs: there when it has ended without a fault.
+
+        Args:
+            processes: of the measured server.
+        """
+        pids = [process.pid for process in processes]
+        schedulers = [process.pid for process in processes if SCHEDULER in title(process)]
+        found: dict[str, float] = {}
+        with self._canary_on(schedulers) as seen:
+            before = self.snapshot(pids)
+            yield found
+            found |= difference(before, self.snapshot(pids))
+        found |= seen
+
+    @contextmanager
+    def _canary_on(self, schedulers: Sequence[int]) -> Iterator[dict[str, float]]:
+        """See :meth:`tokgate.host.canary.Canary.watch`; nothing where there is no GPU, whose waiting tells whether a
+        slow CPU matters, or no scheduler."""
+        if self._gpus is None or not schedulers:
+            yield {}
+            return
+        if self._canary is None:
+            self._canary = Canary()
+        with self._canary.watch(schedulers, self._gpus[1]) as seen:
+            yield seen
+
+    def close(self) -> None:
+        """End the canary's process."""
+        if self._canary is not None:
+            self._canary.close()
 
     def snapshot(self, pids: Sequence[int]) -> Snapshot:
         """Counters now. An NVML that once gave no answer in time is not asked again.

@@ -37,6 +37,16 @@ def examine(
     return findings
 
 
+DIRTY = ("steal", "load")
+"""Findings whose warning means that others used this host's CPUs when the run began; the rest warn of how a host is
+built or set, the same today and tomorrow, or of evidence that would be missing."""
+
+
+def dirty(warnings: Iterable[str]) -> list[str]:
+    """Those of a run's warnings (``name: seen``) that say that its host was not its own."""
+    return [warning for warning in warnings if warning.partition(":")[0] in DIRTY]
+
+
 def worst(findings: Iterable[Finding]) -> Level:
     """The worst level among findings; ``ok`` for none."""
     return max((finding.level for finding in findings), key=ORDER.index, default="ok")

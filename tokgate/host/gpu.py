@@ -122,6 +122,14 @@ class Nvml:
         }
         return {index: int(found.used) // MIB for index, found in memory.items() if found is not None}
 
+    def busy_percent(self, index: int) -> int | None:
+        """Percent of the last tenths of a second in which a kernel ran; ``None`` where NVML does not say."""
+        used = self._ask(
+            lambda i: self._nvml.nvmlDeviceGetUtilizationRates(self._nvml.nvmlDeviceGetHandleByIndex(i)),
+            index,
+        )
+        return None if used is None else int(used.gpu)
+
     def uuids(self) -> list[str]:
         """UUIDs in the order of the indices."""
         nvml = self._nvml

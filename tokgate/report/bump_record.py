@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tokgate.report.rows import counts
-from tokgate.verdict import Kind, Verdict
+from tokgate.verdict import Kind, Verdict, exit_code
 
+SPEED_OF = "speed_of_workload"
+"""Key of the evidence: whether a verdict answers what a bump is asked, the speed of a workload."""
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 _SPOKEN = ("failed", "undecided", "green")
 
@@ -69,8 +71,29 @@ class BumpReport:
 
     @property
     def verdict(self) -> str:
-        """The worst that was said, with its count."""
-        return counts(self.verdicts).partition(",")[0] if self.verdicts else "no verdict"
+        """The worst that was said, with its count; and of which profiles the speed was not decided at all."""
+        worst = counts(self.verdicts).partition(",")[0] if self.verdicts else "no verdict"
+        return (
+            f"{worst}, no verdict on the speed of {', '.join(names)}" if (names := self.unanswered) else worst
+        )
+
+    @property
+    def unanswered(self) -> list[str]:
+        """Profiles whose speed was asked for, and every verdict on it is undecided."""
+        asked: dict[str, list[bool]] = {}
+        for verdict in self.verdicts:
+            if verdict.evidence.get(SPEED_OF):
+                profile = str(verdict.evidence.get("profile"))
+                asked.setdefault(profile, []).append(verdict.outcome != "undecided")
+        return [profile for profile, decided in asked.items() if not any(decided)]
+
+    def exit_code(self, *, strict_inconclusive: bool = False) -> int:
+        """As :func:`tokgate.verdict.exit_code`; and 3 where the speed of a profile was not decided at all.
+
+        Equal answers and replayed graphs are green, and say nothing of what a bump is asked.
+        """
+        code = exit_code(self.verdicts, strict_inconclusive=strict_inconclusive)
+        return 3 if code == 0 and self.unanswered else code
 
     def ordered(self) -> list[Verdict]:
         """Worst first, else in the order of the run."""
@@ -123,7 +146,7 @@ def _change(verdict: Verdict) -> str:
     return text
 
 
-def _short(text: str, width: int = 60) -> str:
+def _short(text: str, width: int = 160) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 

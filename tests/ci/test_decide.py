@@ -1,0 +1,61 @@
+"""What ci/decide.sh makes of a change, as the first job of gate.yml runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ci.repository import decided, git, pin
+from tests.ci.workflows import ROOT
+
+
+def test_change_of_the_pin_is_a_bump(clone: Path, env: dict[str, str], tmp_path: Path) -> None:
+    old = (ROOT / "ci" / "sglang.pin").read_text().strip()
+    pin(clone, "9.9.9")
+    assert decided(clone, env, tmp_path) == {
+        "kind": "bump",
+        "reason": f"ci/sglang.pin: {old} -> 9.9.9",
+        "versions": f"{old} 9.9.9",
+    }
+
+
+def test_pin_that_only_the_base_branch_moved_is_no_bump(
+    clone: Path, env: dict[str, str], tmp_path: Path
+) -> None:
+    git(clone, "checkout", "--quiet", "-b", "change")
+    git(clone, "checkout", "--quiet", "--detach", "origin/main")
+    pin(clone, "9.9.9")
+    git(clone, "update-ref", "refs/remotes/origin/main", "HEAD")
+    git(clone, "checkout", "--quiet", "change")
+    assert decided(clone, env, tmp_path)["kind"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        ('[\n  "docs",\n  "gpu-gate"\n]', "gate"),
+        ("gpu-gate", "gate"),
+        ('[\n  "no-gpu-gate"\n]', "none"),
+        ("[]", "none"),
+        ("null", "none"),
+        ("", "none"),
+    ],
+)
+def test_label_asks_for_the_gate(
+    labels: str, kind: str, clone: Path, env: dict[str, str], tmp_path: Path
+) -> None:
+    assert decided(clone, {**env, "TOKGATE_LABELS": labels}, tmp_path)["kind"] == kind
+
+
+def test_by_hand_is_at_least_the_gate(clone: Path, env: dict[str, str], tmp_path: Path) -> None:
+    by_hand = {**env, "TOKGATE_ALWAYS": "1", "GITHUB_BASE_REF": ""}
+    assert decided(clone, by_hand, tmp_path)["kind"] == "gate"
+
+
+def test_base_that_is_not_there_is_said(clone: Path, env: dict[str, str], tmp_path: Path) -> None:
+    found = decided(clone, {**env, "GITHUB_BASE_REF": "nowhere"}, tmp_path)
+    assert (found["kind"], found["reason"]) == (
+        "none",
+        "there is no origin/nowhere to compare ci/sglang.pin with",
+    )
