@@ -55,9 +55,6 @@ def accept(
     spoiled = [v.line for v in verdicts if v.kind in _SPOILING]
     if spoiled:
         raise UsageFault(f"run {folder.name} cannot be accepted", spoiled)
-    if facts["status"] != "complete":
-        named = {name.strip() for name in (profiles or "").split(",") if name.strip()}
-        _check_unfinished(folder.name, facts, verdicts, named)
     warnings = facts.get("host_warnings") or ()
     if others := dirty(warnings):
         raise UsageFault(
@@ -67,6 +64,9 @@ def accept(
     samples = read_samples(folder / "samples")
     samples = _chosen(samples, lambda s: s.identity.profile, profiles, "profile", folder.name)
     samples = _chosen(samples, lambda s: s.identity.workload, workloads, "workload", folder.name)
+    if facts["status"] != "complete":
+        wanted = {sample.identity.profile for sample in samples} if profiles is not None else set()
+        _check_unfinished(folder.name, facts, verdicts, wanted)
     _refuse_void(samples, folder.name)
     startups = sorted(
         {m for s in samples if s.identity.workload in (STARTUP, STARTUP_TOGETHER) for m in s.metrics}
@@ -91,30 +91,6 @@ def accept(
         said = ", ".join(f"{name} ({number})" for name, number in counts.items())
         print(f"not the whole gate: {len(not_run)} tests were left out by selection and never ran: {said}")
     print(f"{len(written)} baselines; review with: git diff {stored}")
-
-
-def _check_unfinished(
-    name: str, facts: Mapping[str, Any], verdicts: Sequence[Verdict], wanted: Collection[str]
-) -> None:
-    """Of a run that was cut short, profiles that are named may be accepted if all their runs were made.
-
-    A verdict on a workload is reached when all its runs are; so is one on the start.
-
-    Raises:
-        UsageFault: none is named, or one was not measured wholly.
-    """
-    refused = f"run {name} cannot be accepted: it is '{facts['status']}', not complete"
-    cases = {(v.evidence.get("profile"), v.evidence.get("workload")) for v in verdicts}
-    absent = {
-        profile: [workload for workload in facts["workloads"] if (profile, workload) not in cases]
-        for profile in facts["profiles"]
-    }
-    whole = [profile for profile, lacks in absent.items() if not lacks]
-    if not wanted:
-        ways = [f"measured wholly: {', '.join(whole)}", f"those alone: --profiles {','.join(whole)}"]
-        raise UsageFault(refused, ways if whole else ["no profile was measured wholly"])
-    if cut := [profile for profile in sorted(wanted) if absent.get(profile)]:
-        raise UsageFault(refused, [f"{p}: not measured wholly: {', '.join(absent[p])}" for p in cut])
 
 
 def _chosen(
@@ -159,3 +135,27 @@ def _refuse_void(samples: Sequence[Sample], run: str) -> None:
             "a level for later days is recorded on an undisturbed host alone: measure the others again",
         ],
     )
+
+
+def _check_unfinished(
+    name: str, facts: Mapping[str, Any], verdicts: Sequence[Verdict], wanted: Collection[str]
+) -> None:
+    """Of a run that was cut short, profiles that are named may be accepted if all their runs were made.
+
+    A verdict on a workload is reached when all its runs are; so is one on the start.
+
+    Raises:
+        UsageFault: none is named, or one was not measured wholly.
+    """
+    refused = f"run {name} cannot be accepted: it is '{facts['status']}', not complete"
+    cases = {(v.evidence.get("profile"), v.evidence.get("workload")) for v in verdicts}
+    absent = {
+        profile: [workload for workload in facts["workloads"] if (profile, workload) not in cases]
+        for profile in facts["profiles"]
+    }
+    whole = [profile for profile, lacks in absent.items() if not lacks]
+    if not wanted:
+        ways = [f"measured wholly: {', '.join(whole)}", f"those alone: --profiles {','.join(whole)}"]
+        raise UsageFault(refused, ways if whole else ["no profile was measured wholly"])
+    if cut := [profile for profile in sorted(wanted) if absent.get(profile)]:
+        raise UsageFault(refused, [f"{p}: not measured wholly: {', '.join(absent[p])}" for p in cut])

@@ -20,7 +20,7 @@ from tokgate.analysis.step_model import (
     tree_need,
 )
 from tokgate.analysis.step_parts import OTHER
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.gate.verify_passes import VerifyPass, tokens_of
 from tokgate.gate.words import count, figure
 from tokgate.report.explain_breakeven import tree_lines
