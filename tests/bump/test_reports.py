@@ -94,6 +94,14 @@ def test_a_bump_that_measured_nothing_says_so(campaign: Callable[..., Campaign])
     assert {v.kind for v in told.verdicts} == {Kind.INCONCLUSIVE}
 
 
+def test_causes_of_void_runs_that_nobody_watched_are_named(campaign: Callable[..., Campaign]) -> None:
+    """The virtual servers count nothing."""
+    told = report_of(campaign(0.0, blocks=3), header=[], stacks=(OLD, OLD), again="")
+    named = [line for line in told.remarks if "not watched in" in line]
+    assert [line.partition(":")[0] for line in named] == ["client_lag", "scheduler_run_delay", "steal"]
+    assert "steal: not watched in" in comment(told)
+
+
 def test_junit_counts_what_is_open_as_skipped_and_never_as_passed(report: BumpReport) -> None:
     open_ = Verdict(Kind.INCONCLUSIVE, "w[p]", "open \x1b[0m", evidence={"metric": "m"})
     root = ElementTree.fromstring(junit(replace(report, verdicts=[*report.verdicts, open_])))
@@ -166,3 +174,13 @@ def test_a_headline_is_not_cut_in_the_middle(report: BumpReport) -> None:
     )
     text = comment(replace(report, verdicts=[Verdict(Kind.PASS, "w[p]", headline)]))
     assert headline in text
+
+
+def test_what_servers_left_behind_is_told_once(campaign: Callable[..., Campaign]) -> None:
+    found = campaign(0.0, blocks=3, profiles=("baseline", "eagle3-graphs"))
+    for group in found.groups:
+        group.runner._bench.remarks += ["processes left behind were killed: a (pid 7)"] * 2
+    told = report_of(found, header=[], stacks=(OLD, OLD), again="")
+    assert [line for line in told.remarks if "left behind" in line] == [
+        "baseline, eagle3-graphs: processes left behind were killed: a (pid 7)"
+    ]

@@ -129,6 +129,11 @@ class BlockRunner:
             )
         ]
 
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader should know beside the figures: how servers ended, and what nobody could watch."""
+        return [*dict.fromkeys(self._bench.remarks), *self.blind().remarks()]
+
     def blind(self) -> Blind:
         """What no run of the blocks so far, void ones included, could have been void by."""
         found = Blind(self.plan.arms[0].engine.kind)
