@@ -5,6 +5,8 @@
     python -m benchmarks.decision.host --engine FILE --model DIR --out OUT --gpus 0,1 --budget-s 330
     python -m benchmarks.decision.host --engine FILE --model DIR --out OUT --gate-gpus 2 --budget-s 480
 
+    python -m benchmarks.decision.host --out OUT --keep tests/assets/NAME     # small enough to be committed
+
 Each GPU of ``--gpus`` calibrates one profile (several GPUs may share one: their sessions are pooled afterwards); all at
 the same time, each a ``tokgate calibrate run`` of its own. ``--gate-gpus`` runs the gate without greedy parity beside
 them (on one GPU with all profiles, on several with one profile each) and accepts what may be accepted into a copy of
@@ -14,6 +16,7 @@ the repository's baselines. Everything ends within the budget.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -160,9 +163,38 @@ def sessions(folder: Path) -> list[str]:
     return lines
 
 
+def keep(out: Path, kept: Path) -> None:
+    """Sessions and gate runs small enough to be committed: no logs, and Samples without the tokens of the outputs."""
+    for plan in sorted(out.glob("calibrate-*/results/calibrate/*/*/*/plan.json")):
+        # Several GPUs may have begun a session in the same second.
+        number = plan.relative_to(out).parts[0].split("-")[1]
+        _copy(plan.parent, kept / "calibrate" / plan.parent.parent.name / f"{plan.parent.name}-{number}")
+    for run in sorted(out.glob("gate*/results/2*/run.json")):
+        if not run.parent.is_symlink():
+            _copy(run.parent, kept / "runs" / run.parent.name)
+
+
+def _copy(folder: Path, kept: Path) -> None:
+    for path in sorted(folder.rglob("*.json*")):
+        place = kept / path.relative_to(folder)
+        if {"logs", "parity", "forensics", "traces", "lost"} & set(place.relative_to(kept).parts):
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not path.name.endswith(".sample.json"):
+            shutil.copyfile(path, place)
+            continue
+        sample = json.loads(path.read_text(encoding="utf-8"))
+        for request in sample["requests"]:
+            request["output_ids"] = None
+        place.write_text(json.dumps(sample, separators=(",", ":")), encoding="utf-8")
+
+
 def main() -> int:
     """Start everything, wait, tell."""
     options = _arguments()
+    if options.keep:
+        keep(options.out, options.keep)
+        return 0
     began = time.monotonic()
     gpus = [gpu.strip() for gpu in options.gpus.split(",") if gpu.strip()]
     chosen = [options.profiles[number % len(options.profiles)] for number in range(len(gpus))]
@@ -179,6 +211,8 @@ def main() -> int:
         for number, (gpu, profile) in enumerate(zip(gpus, chosen, strict=True)):
             arguments = calibrations(options, profile, number)
             parts.append(begin(f"calibrate-{number}-{profile}", gpu, arguments, options.out))
+            # A session is known by the second in which it began.
+            time.sleep(1.5)
         for name, (gpu, profiles) in gates.items():
             shutil.copytree(ROOT / "baselines", options.out / name / "baselines", dirs_exist_ok=True)
             parts.append(begin(name, gpu, gate(options, profiles, options.out / name), options.out))
@@ -202,9 +236,12 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--engine", required=True)
+    parser.add_argument("--engine", default="emulated:steady")
     parser.add_argument("--model", help="folder with target/ and draft/")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="a small copy of what OUT holds, and nothing else"
+    )
     parser.add_argument("--budget-s", type=float, default=330.0)
     parser.add_argument("--gpus", default="", help="that calibrate, comma-separated")
     parser.add_argument("--gate-gpus", default="", help="that run the gate; none without")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tokgate.host.canary import arithmetic, on_cpu
+from tokgate.host.cpu_speed import arithmetic, on_cpu
 
 BUFFER_MIB = 256
 """Of the memory canary: more than the last-level caches of current servers hold, let alone a share of one."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.noise.canary import Memory, siblings
 from tokgate.host import gpu
-from tokgate.host.canary import arithmetic, at_once, cpu_of, on_cpu
+from tokgate.host.cpu_speed import arithmetic, at_once, cpu_of, on_cpu
 
 PERIOD_S = 0.1
 EVERY = 2

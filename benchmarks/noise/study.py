@@ -19,7 +19,7 @@ from benchmarks.noise.canary import probe
 from benchmarks.noise.conditions import CANARY_OFF, CONDITIONS, PINNED, Cores, applied
 from benchmarks.noise.counters import PerfCounters, counters, difference
 from tokgate.config.workloads import Workload
-from tokgate.host.canary import scan
+from tokgate.host.cpu_speed import scan
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, measure
 from tokgate.server.running import Server

@@ -20,7 +20,7 @@ from benchmarks.noise.conditions import CONDITIONS, Cores
 from benchmarks.noise.counters import counters, difference
 from benchmarks.noise.features import OWN_WORK, at_the_moment, cpu_speed, episodes, read_runs, spearman
 from benchmarks.noise.study import Sampler
-from tokgate.host.canary import arithmetic, on_cpu
+from tokgate.host.cpu_speed import arithmetic, on_cpu
 
 ROOT = Path(__file__).parents[2]
 

@@ -94,6 +94,14 @@ def test_a_bump_that_measured_nothing_says_so(campaign: Callable[..., Campaign])
     assert {v.kind for v in told.verdicts} == {Kind.INCONCLUSIVE}
 
 
+def test_causes_of_void_runs_that_nobody_watched_are_named(campaign: Callable[..., Campaign]) -> None:
+    """The virtual servers count nothing."""
+    told = report_of(campaign(0.0, blocks=3), header=[], stacks=(OLD, OLD), again="")
+    named = [line for line in told.remarks if "not watched in" in line]
+    assert [line.partition(":")[0] for line in named] == ["client_lag", "scheduler_run_delay", "steal"]
+    assert "steal: not watched in" in comment(told)
+
+
 def test_junit_counts_what_is_open_as_skipped_and_never_as_passed(report: BumpReport) -> None:
     open_ = Verdict(Kind.INCONCLUSIVE, "w[p]", "open \x1b[0m", evidence={"metric": "m"})
     root = ElementTree.fromstring(junit(replace(report, verdicts=[*report.verdicts, open_])))

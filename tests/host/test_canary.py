@@ -12,7 +12,18 @@ from contextlib import contextmanager
 import pytest
 
 from tokgate.host import proc
-from tokgate.host.canary import ENOUGH_LOOKS, Canary, Looks, arithmetic, at_once, cpu_of, on_cpu, scan
+from tokgate.host.canary import (
+    ENOUGH_LOOKS,
+    Canary,
+    Looks,
+    Ticks,
+    arithmetic,
+    at_once,
+    cpu_of,
+    cpu_ticks,
+    on_cpu,
+    scan,
+)
 
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -64,23 +75,36 @@ def test_a_slow_cpu_elsewhere_is_not() -> None:
     other = CPUS[0] if len(CPUS) > 1 else None
     looks = Looks(slow_on(other, 1.5))
     with scheduler(CPUS[-1]) as pid:
-        assert looked(looks, [pid], [99.0] * 10) == {"scheduler_cpu_slowdown": 1.0, "gpu_busy_share": 0.99}
+        found = looked(looks, [pid], [99.0] * 10)
+        assert (found["scheduler_cpu_slowdown"], found["gpu_busy_share"]) == (1.0, 0.99)
 
 
 def test_an_episode_that_begins_in_a_run_counts_by_its_part_of_the_run() -> None:
     values = iter([0.1] * len(CPUS) + [0.1] * 5 + [0.16] * 5)
     looks = Looks(lambda: (next(values), 0.0))
     with scheduler(CPUS[-1]) as pid:
-        assert looked(looks, [pid], [None] * 10) == {"scheduler_cpu_slowdown": pytest.approx(1.3)}
+        assert looked(looks, [pid], [None] * 10)["scheduler_cpu_slowdown"] == pytest.approx(1.3)
 
 
 def test_the_first_half_of_a_run_says_nothing_of_the_gpu() -> None:
     assert looked(Looks(), [], [0, 0, 0, 40, 98, 97, 99, 98]) == {"gpu_busy_share": 0.98}
 
 
+def test_what_is_stolen_from_the_cpu_under_the_scheduler_counts_and_no_other() -> None:
+    mine, other = CPUS[-1], CPUS[0] if len(CPUS) > 1 else -1
+    told = iter({mine: Ticks(3 * n, 100 * n), other: Ticks(50 * n, 100 * n)} for n in range(20))
+    looks = Looks(lambda: (0.1, 0.1), lambda: next(told))
+    with scheduler(mine) as pid:
+        assert looked(looks, [pid], [None] * 5)["scheduler_steal_share"] == pytest.approx(0.03)
+    here = cpu_ticks()
+    assert set(CPUS) <= set(here) and all(0 <= t.stolen <= t.all for t in here.values())
+    assert "scheduler_steal_share" not in looked(Looks(ticks=dict), [os.getpid()], [None] * 5)
+
+
 def test_too_few_looks_say_nothing() -> None:
     with scheduler(CPUS[-1]) as pid:
-        assert looked(Looks(), [pid], [None] * (ENOUGH_LOOKS - 1)) == {}
+        found = looked(Looks(), [pid], [None] * (ENOUGH_LOOKS - 1))
+        assert "scheduler_cpu_slowdown" not in found
         assert looked(Looks(), [], [None] * 10) == {}
 
 
@@ -92,7 +116,8 @@ def test_the_process_looks_where_the_scheduler_runs() -> None:
                 assert found == {}
                 time.sleep(1.0)
             # Of this machine, whatever it does: a figure, and no GPU.
-            assert list(found) == ["scheduler_cpu_slowdown"] and 0.5 < found["scheduler_cpu_slowdown"] < 20
+            assert set(found) == {"scheduler_cpu_slowdown", "scheduler_steal_share"}
+            assert 0.5 < found["scheduler_cpu_slowdown"] < 20 and 0 <= found["scheduler_steal_share"] <= 1
         with canary.watch([pid], []) as found:
             pass
         assert found == {}, "a run too short to be looked at"

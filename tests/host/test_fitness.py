@@ -26,6 +26,7 @@ def test_every_finding_says_what_was_seen(tmp_path: Path) -> None:
         "receive stamps",
         "steal",
         "governor",
+        "cpu speed",
         "port",
         "disk",
         "/dev/shm",
@@ -65,6 +66,24 @@ def test_steal(monkeypatch: pytest.MonkeyPatch, share: float, level: str) -> Non
     readings: Iterator[float] = iter([100.0, 100.0 + share * 0.3 * (os.cpu_count() or 1)])
     monkeypatch.setattr(contention, "steal_s", lambda: next(readings))
     assert os_fitness.steal().level == level
+
+
+@pytest.mark.parametrize(
+    ("slow", "cpus", "level", "words"),
+    [
+        (0, 16, "ok", "the 16 CPUs are alike"),
+        (2, 16, "ok", "2 of 16 CPUs took 1.6 x"),
+        (9, 16, "warn", "9 of 16 CPUs took 1.6 x as long as the quickest"),
+        (1, 2, "absent", "too few"),
+    ],
+)
+def test_cpus_that_are_not_alike(
+    monkeypatch: pytest.MonkeyPatch, slow: int, cpus: int, level: str, words: str
+) -> None:
+    found = {cpu: 0.16 if cpu < slow else 0.1 + 0.0001 * cpu for cpu in range(cpus)}
+    monkeypatch.setattr(os_fitness.cpu_speeds, "scan", lambda home: found)
+    told = os_fitness.cpu_speed()
+    assert told.level == level and words in told.seen
 
 
 def test_steal_that_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from tokgate.config.gate import VoidBounds
 from tokgate.load.sample import Sample, Void
 
-_STEAL = ("stolen_share", "steal_s")
-"""Of the CPU time wanted; in Samples that lack it, averaged over all CPUs."""
+_STEAL = ("scheduler_steal_share", "stolen_share", "steal_s")
+"""From the CPU under the scheduler; where that was not watched, of the CPU time that the machine wanted; in Samples
+that lack it, averaged over all CPUs."""
 
 THROTTLE_SHARE = 0.01
 """Share of a run for which a GPU may be slowed down by heat or power before the run is void."""
@@ -84,7 +85,9 @@ def _host(sample: Sample, bounds: VoidBounds) -> Iterator[Void]:
 
 
 def _steal(sample: Sample, bound: float, span: float) -> Iterator[Void]:
-    share, of = sample.contention.get("stolen_share"), "the CPU time that this machine wanted"
+    share, of = sample.contention.get("scheduler_steal_share"), "the time of the scheduler's CPU"
+    if share is None:
+        share, of = sample.contention.get("stolen_share"), "the CPU time that this machine wanted"
     if share is None and "steal_s" in sample.contention and span > 0:
         share, of = sample.contention["steal_s"] / span, "all CPUs' time"
     if share is not None and share > bound:

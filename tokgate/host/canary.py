@@ -25,14 +25,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import IO
 
-from tokgate.host import gpu, proc
+from tokgate.host import gpu
+from tokgate.host.cpu_speed import Ticks, arithmetic, at_once, cpu_of, cpu_ticks, on_cpu, scan
 
 ROOT = Path(__file__).parents[2]
 PERIOD_S = 0.1
-LOOPS = 3_000
-"""Of the fixed arithmetic: about 0.1 ms of a current CPU."""
-TIMES = 3
-"""The quickest counts, so that an interrupt does not."""
 QUICK = 0.1
 """Quantile of what was seen so far that counts as undisturbed: of the CPUs scanned before each run, or of the looks at
 the schedulers' own, whichever is quicker."""
@@ -41,79 +38,25 @@ ENOUGH_LOOKS = 4
 START_S, ANSWER_S = 10.0, 2.0
 
 
-def arithmetic() -> tuple[float, float]:
-    """CPU time and wall time of the fixed arithmetic here and now, ms."""
-    cpu, wall = [], []
-    for _ in range(TIMES):
-        began, began_cpu = time.perf_counter_ns(), time.thread_time_ns()
-        total = 0
-        for number in range(LOOPS):
-            total += number
-        cpu.append(time.thread_time_ns() - began_cpu)
-        wall.append(time.perf_counter_ns() - began)
-    return min(cpu) / 1e6, min(wall) / 1e6
-
-
-@contextmanager
-def at_once() -> Iterator[None]:
-    """This thread runs as soon as it may, before what else its CPU has to do, where the host allows that.
-
-    Without it the canary waits for the end of a slice, and the thread that it waits for may be moved away.
-    """
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    except OSError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
-@contextmanager
-def on_cpu(cpu: int, home: set[int]) -> Iterator[None]:
-    """This thread on a CPU, and afterwards back on its own.
-
-    Raises:
-        OSError: this process may not run there.
-    """
-    os.sched_setaffinity(0, {cpu})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, home)
-
-
-def cpu_of(pid: int) -> int | None:
-    """The CPU on which a process's main thread runs, or ran last."""
-    text = proc.text(pid, "stat")
-    try:
-        return int((text or "").rpartition(")")[2].split()[36])
-    except (IndexError, ValueError):
-        return None
-
-
-def scan(home: set[int], work: Callable[[], tuple[float, float]] = arithmetic) -> dict[int, float]:
-    """CPU time of the fixed work on every CPU of this process, ms; 0.4 ms each."""
-    found = {}
-    for cpu in sorted(home):
-        with contextlib.suppress(OSError), on_cpu(cpu, home):
-            found[cpu] = work()[0]
-    return found
-
-
 class Looks:
     """What was seen, and what counts as undisturbed.
 
     Args:
         work: the fixed work; another in tests.
+        ticks: of every CPU, as :func:`cpu_ticks`.
     """
 
     KEPT = 20_000
 
-    def __init__(self, work: Callable[[], tuple[float, float]] = arithmetic) -> None:
+    def __init__(
+        self,
+        work: Callable[[], tuple[float, float]] = arithmetic,
+        ticks: Callable[[], Mapping[int, Ticks]] | None = None,
+    ) -> None:
         self._work = work
+        self._ticks = ticks or cpu_ticks
+        self._last: Mapping[int, Ticks] = {}
+        self._under: dict[int, Ticks] = {}
         self._scanned: list[float] = []
         self._own: list[float] = []
         self._run: dict[int, list[float]] = {}
@@ -122,7 +65,8 @@ class Looks:
 
     def begin(self) -> None:
         """A run begins: every CPU is looked at once, for what is undisturbed."""
-        self._run, self._busy = {}, []
+        self._run, self._busy, self._under = {}, [], {}
+        self._last = self._ticks()
         self._scanned = (self._scanned + list(scan(self._home, self._work).values()))[-self.KEPT :]
 
     def look(self, pids: Sequence[int], busy: float | None) -> None:
@@ -131,12 +75,16 @@ class Looks:
         Args:
             busy: percent of the time for which the GPUs had something to do.
         """
+        ticks = self._ticks()
         for pid in pids:
             cpu = cpu_of(pid)
             if cpu is None:
                 continue
+            if cpu in ticks and cpu in self._last:
+                self._under[pid] = self._under.get(pid, Ticks(0, 0)) + (ticks[cpu] - self._last[cpu])
             with contextlib.suppress(OSError), at_once(), on_cpu(cpu, self._home):
                 self._run.setdefault(pid, []).append(self._work()[0])
+        self._last = ticks
         if busy is not None:
             self._busy.append(busy)
 
@@ -147,6 +95,9 @@ class Looks:
         found: dict[str, float] = {}
         if slowest is not None:
             found["scheduler_cpu_slowdown"] = slowest / min(_quick(self._own), _quick(self._scanned))
+        stolen = [under.stolen / under.all for under in self._under.values() if under.all]
+        if stolen:
+            found["scheduler_steal_share"] = max(stolen)
         # NVML tells the last tenths of a second: the first half of a short run is still about what was before.
         late = self._busy[len(self._busy) // 2 :]
         if late:
@@ -182,9 +133,9 @@ class Canary:
         """Look while the body runs; the figures are there when it has ended.
 
         Yields:
-            ``scheduler_cpu_slowdown`` (CPU time of the fixed work on the worst scheduler's CPU, mean of the run, x that
-            on an undisturbed CPU) and ``gpu_busy_share`` (median of the run's second half); what cannot be told is
-            absent.
+            Of the worst scheduler: ``scheduler_cpu_slowdown`` (CPU time of the fixed work on its CPU, mean of the run,
+            x that on an undisturbed CPU) and ``scheduler_steal_share`` (of the time of its CPU). And ``gpu_busy_share``
+            (median of the run's second half). What cannot be told is absent.
 
         Args:
             pids: schedulers.

@@ -28,6 +28,7 @@ def examine(
         os_fitness.receive_stamps(),
         os_fitness.steal(),
         os_fitness.governor(),
+        os_fitness.cpu_speed(),
         os_fitness.load(),
         os_fitness.free_port(),
         os_fitness.disk(results),

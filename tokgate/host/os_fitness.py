@@ -11,9 +11,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 from tokgate.errors import PortTaken
 from tokgate.host import contention, marker, ports, proc, py_spy
+from tokgate.host import cpu_speed as cpu_speeds
 from tokgate.host.finding import Finding
 
 GIB = 1 << 30
@@ -23,6 +25,7 @@ SHM_LEAST_GIB = 1
 _STEAL_SAMPLE_S = 0.3
 _STAMP_ATTEMPTS, _STAMP_WAIT_S = 50, 0.01
 _STEAL_WARN, _STEAL_UNFIT = 0.02, 0.10
+_SPEED_CPUS, _SPEED_SLOW, _SPEED_SHARE = 4, 1.15, 0.2
 # Linux's number; the socket module does not name it.
 SO_TIMESTAMPNS = 35
 
@@ -126,6 +129,22 @@ def governor() -> Finding:
     if names == {"performance"}:
         return Finding("governor", "ok", "performance on every CPU")
     return Finding("governor", "warn", ", ".join(sorted(names)), "sudo cpupower frequency-set -g performance")
+
+
+def cpu_speed() -> Finding:
+    """Whether CPUs do the same work equally quickly: a neighbour on a physical core halves it, and no counter tells."""
+    found = sorted(cpu_speeds.scan(os.sched_getaffinity(0)).values())
+    if len(found) < _SPEED_CPUS:
+        return Finding("cpu speed", "absent", f"{len(found)} CPUs: too few to tell a slow one by the others")
+    quick = found[len(found) // 10]
+    slow = [value / quick for value in found if value > _SPEED_SLOW * quick]
+    if not slow:
+        return Finding("cpu speed", "ok", f"the {len(found)} CPUs are alike")
+    seen = f"{len(slow)} of {len(found)} CPUs took {median(slow):.1f} x as long as the quickest over the same work"
+    if len(slow) < _SPEED_SHARE * len(found):
+        return Finding("cpu speed", "ok", seen)
+    mend = "decide with a model whose step the GPU bounds (--model pair-8b), or on a host of your own"
+    return Finding("cpu speed", "warn", f"{seen}: neighbours on their cores", mend)
 
 
 def load() -> Finding:

@@ -1,0 +1,80 @@
+"""Recorded A/A sessions made into calibrations, with no GPU.
+
+::
+
+    python -m benchmarks.decision.recorded tests/assets/h200-aa baselines
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tokgate.config.engine import Engine
+from tokgate.config.gate import load_gate
+from tokgate.config.profiles import load_profiles
+from tokgate.config.workloads import load_workloads
+from tokgate.gate import calibrations
+from tokgate.gate.block_plan import Arm, BlockPlan
+from tokgate.gate.calibrating import STAMP
+from tokgate.gate.journal import Journal
+from tokgate.gate.measured_block import MeasuredBlock
+
+CONFIG = Path(__file__).resolve().parents[2] / "perf_tests"
+
+
+def sessions(kept: Path) -> list[Path]:
+    """Folders of the sessions that ``benchmarks.decision.host --keep`` wrote."""
+    return sorted((kept / "calibrate").glob("*/*Z-*"))
+
+
+def session(folder: Path, scratch: Path) -> tuple[BlockPlan, list[MeasuredBlock], str]:
+    """Plan and blocks of a session, and when it began.
+
+    Raises:
+        UsageFault: the shipped profiles and workloads are no longer those that were measured.
+    """
+    copy = scratch / folder.name
+    shutil.copytree(folder, copy)
+    facts = json.loads((copy / "plan.json").read_text())
+    arms = tuple(
+        Arm(
+            arm["name"],
+            Engine(
+                kind=arm["kind"], version=arm["sglang"], name=arm["engine"], lock_digest=arm["lock_digest"]
+            ),
+            load_profiles(CONFIG / "profiles.yaml").get(arm["profile"]),
+        )
+        for arm in facts["arms"]
+    )
+    known = load_workloads(CONFIG / "workloads.yaml", facts["arms"][0]["kind"])
+    plan = BlockPlan(
+        arms,
+        tuple(known.get(name) for name in facts["workloads"]),
+        seed=facts["seed"],
+        runs_per_arm=facts["runs_per_arm"],
+        together=facts["together"],
+    )
+    began = datetime.datetime.strptime(folder.name.rpartition("-")[0], STAMP).replace(tzinfo=datetime.UTC)
+    return plan, Journal(copy, plan.facts()).take_up(), began.isoformat(timespec="seconds")
+
+
+def pool(kept: Path, baselines: Path) -> list[Path]:
+    """Write the calibrations of all sessions; those of one profile are pooled. Equal sessions give equal files."""
+    limits = load_gate(CONFIG / "gate.yaml").metrics
+    written: dict[Path, None] = {}
+    for folder in sessions(kept):
+        with tempfile.TemporaryDirectory() as scratch:
+            plan, blocks, began = session(folder, Path(scratch))
+        found = calibrations.from_blocks(plan, blocks, limits, began)
+        written |= dict.fromkeys(calibrations.store(baselines, found))
+    return list(written)
+
+
+if __name__ == "__main__":
+    for path in pool(Path(sys.argv[1]), Path(sys.argv[2])):
+        print(path)
