@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokgate.analysis.breakeven import (
-    StepCosts,
-    best_steps,
-    break_even,
-    constant_acceptance,
-    modelled_curve,
-    position_acceptance,
-)
+from tokgate.analysis.breakeven import break_even
 from tokgate.errors import UsageFault
 
 
@@ -93,38 +86,3 @@ def test_impossible_figures_are_refused(wrong: dict[str, float]) -> None:
     figures = {"baseline_tok_s": 82.0, "cycle_ms": 30.0, "accept_length": 2.0} | wrong
     with pytest.raises(UsageFault):
         break_even(**figures)  # type: ignore[arg-type]
-
-
-def test_curve_and_best_steps() -> None:
-    costs = StepCosts(verify_ms=3.0, draft_ms=0.5, extend_ms=0.3, other_ms=0.2)
-    curve = modelled_curve(costs, [0.8], baseline_tok_s=400, measured_steps=3)
-    three = curve[2]
-    assert three.accept_length == pytest.approx(1 + 0.8 + 0.64 + 0.512)
-    assert three.cycle_ms == pytest.approx(5.0)
-    assert three.speedup == pytest.approx(2.952 / 5.0 * 1000 / 400)
-    assert best_steps(curve).steps == 5
-    dear = modelled_curve(StepCosts(3.0, 3.0), [0.8], baseline_tok_s=400, measured_steps=3)
-    assert best_steps(dear).steps == 1
-    growing = modelled_curve(
-        StepCosts(3.0, 0.5, 0.3, 0.2, verify_per_token_ms=1.0), [0.8], baseline_tok_s=400, measured_steps=3
-    )
-    assert growing[2] == three and best_steps(growing).steps < 5
-    with pytest.raises(UsageFault):
-        modelled_curve(costs, [1.2], baseline_tok_s=400, measured_steps=3)
-
-
-def test_acceptance_by_position() -> None:
-    assert position_acceptance([4, 1, 3, 2]) == (0.6, 5 / 6, 0.4)
-    assert position_acceptance([5, 0, 0, 0]) == (0.0, None, None)
-    assert position_acceptance([]) == ()
-    chances = position_acceptance([0, 0, 0, 7])
-    assert chances == (1.0, 1.0, 1.0)
-
-
-@given(st.floats(0, 1), st.integers(1, 8))
-def test_constant_acceptance_is_the_inverse_of_the_sum(chance: float, steps: int) -> None:
-    length = sum(chance**power for power in range(steps + 1))
-    found = constant_acceptance(min(length, steps + 1), steps)
-    assert sum(found**power for power in range(steps + 1)) == pytest.approx(length, abs=1e-9)
-    with pytest.raises(UsageFault):
-        constant_acceptance(steps + 1.5, steps)

@@ -136,6 +136,15 @@ def test_a_setting_that_should_cost_nothing(settled: Setup, tmp_path: Path, loss
     assert "accept length 2.5 with, 2.5 without: equal" in verdict.body and "runs: 1, 2" not in verdict.body
 
 
+def test_a_profile_is_asked_once_for_each_other_profile(settled: Setup, tmp_path: Path) -> None:
+    bench = Bench(0.1)
+    found = settling(settled, tmp_path, bench)
+    workloads = tuple(settled.workloads.values())
+    for name in ("baseline", "eagle3-eager", "baseline"):
+        found.profile(OPEN, ASKED, settled.catalogue.get(name), workloads, "gain")
+    assert bench.made == 2
+
+
 def test_a_gain_that_is_likely_but_not_certain_stays_open_and_says_so(settled: Setup, tmp_path: Path) -> None:
     short = replace(settled, request=replace(settled.request, budget_minutes=9.0))
     found = settling(short, tmp_path, Bench(-0.03, launch_sd=0.008))
@@ -155,6 +164,10 @@ def test_without_a_reference_build_the_budget_is_for_speculative_profiles(
         settling(replace(both, reference=None), tmp_path, Bench(0.0))._budget.share_minutes("eagle3-graphs")
         == 60
     )
+    # Graphs on and off are held against each other, too: the baseline may then ask.
+    names = ("baseline", "baseline-eager", "eagle3-graphs")
+    graphs = replace(both, profiles={n: settled.catalogue.get(n) for n in names}, reference=None)
+    assert settling(graphs, tmp_path, Bench(0.0))._budget.share_minutes("baseline") == 30
 
 
 def test_a_failing_candidate_is_raised_and_a_failing_reference_is_said(

@@ -53,3 +53,48 @@ def test_bad_figures_are_one_clear_line(capsys: pytest.CaptureFixture[str]) -> N
     )
     assert run([*FOUNDING, "--draft-ms", "3"]) == 2
     assert run([*FOUNDING, "--draft-steps", "3", "--draft-ms", "30"]) == 2
+
+
+MODEL = [*FOUNDING[:-1], "2.2", "--draft-steps", "3", "--draft-ms", "0.3"]
+
+
+def test_trees_are_held_against_the_chain_where_a_token_has_a_price(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(MODEL) == 0
+    assert "topk above 1: not modelled" in capsys.readouterr().out
+    assert run([*MODEL, "--verify-per-token-ms", "0.5", "--acceptance", "0.7,0.5,0.3"]) == 0
+    out = capsys.readouterr().out
+    assert "verify cost by its tokens" in out
+    assert "topk 2 with 8 tokens is faster above 2.30" in out
+    assert "topk 8 with 32 tokens is faster above 3.16" in out
+    assert "measure a profile with topk above 1" in out
+
+
+def test_of_a_tree_the_steps_are_modelled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*MODEL, "--topk", "4", "--verify-per-token-ms", "0.5", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["topk"], record["trees"]) == (4, [])
+    # Its tokens are a setting of their own: a step more costs a draft pass and nothing in verify.
+    assert record["curve"][3]["cycle_ms"] - record["curve"][2]["cycle_ms"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--acceptance", "a,b"], "--acceptance takes chances like"),
+        (["--acceptance", "1.5"], "chances between 0 and 1"),
+        (["--topk", "0"], "--topk is 1 at least"),
+        (["--verify-per-token-ms", "20"], "leave nothing of a verify pass"),
+    ],
+)
+def test_figures_of_the_model_that_cannot_be(
+    more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*MODEL, *more]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_model_without_a_draft_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*FOUNDING, "--acceptance", "0.5"]) == 2
+    assert "give --draft-ms too" in capsys.readouterr().err

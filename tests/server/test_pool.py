@@ -156,3 +156,20 @@ def test_real_servers_side_by_side(fake_spec: SpecMaker) -> None:
             thread.join()
         assert pool.get(A).port != pool.get(B).port
     assert all(not teardown.killed for teardown in pool.teardowns.values())
+
+
+def test_servers_end_at_the_same_time() -> None:
+    """One that waits for GPU memory that another still holds must not keep that other up."""
+    both = threading.Barrier(2)
+
+    class Waiting(_Fake):
+        def stop(self) -> Any:
+            both.wait(10)
+            return super().stop()
+
+    counter = Counter()
+    pool = Pool(2, lambda profile: cast(Server, Waiting(profile.name, counter)))
+    for profile in (A, B):
+        pool.get(profile)
+    pool.close()
+    assert list(pool.teardowns) == ["a", "b"]

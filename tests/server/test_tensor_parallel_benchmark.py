@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.tensor_parallel.exchange import waits
-from benchmarks.tensor_parallel.host import Host, Seen, compile_engine
+from benchmarks.tensor_parallel.gate import cards
+from benchmarks.tensor_parallel.host import Host, Seen, compile_engine, used_mib
 from benchmarks.tensor_parallel.parts import nccl_share
+from tests.host.fake_nvml import nvml_of
 from tokgate.config.engine import emulated_engine
+from tokgate.host import gpu
 
 ROOT = Path(__file__).parents[2]
 STEADY = ROOT / "tokgate" / "emulator" / "scenarios" / "steady.yaml"
@@ -118,3 +121,13 @@ def test_faults_of_a_rank_on_the_emulated_engine(tmp_path: Path, ranks: int) -> 
         "hang-decode",
     }, done.stdout
     assert False not in set().union(*by_part.values()) and done.returncode == 1, done.stdout
+
+
+def test_of_four_gpus_only_those_that_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = nvml_of(*({"used_mib": 100 * number} for number in range(4)))
+    monkeypatch.setattr(gpu, "open_nvml", lambda: host)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert cards() == {"GPU-2000": 2, "GPU-3000": 3}
+    assert sorted(used_mib() or {}) == [2, 3]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert len(cards()) == 4

@@ -7,9 +7,7 @@ cycle time x baseline tok/s. Pure functions; milliseconds and tokens a second, o
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokgate.errors import UsageFault
@@ -186,108 +184,3 @@ def residual(accept_length: float, cycle_ms: float, measured_tok_s: float) -> Re
         outside_share=outside_ms / effective_ms,
         implied_accept_length=measured_tok_s * cycle_ms / 1000,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class StepCosts:
-    """Where a cycle's time goes.
-
-    Attributes:
-        verify_ms: the target's verify pass at the measured number of draft tokens.
-        draft_ms: one draft step.
-        extend_ms: the draft's extend after verify.
-        other_ms: gaps and everything else, a cycle.
-        verify_per_token_ms: growth of the verify pass for each further draft token.
-    """
-
-    verify_ms: float
-    draft_ms: float
-    extend_ms: float = 0.0
-    other_ms: float = 0.0
-    verify_per_token_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelledPoint:
-    """One number of draft steps in the model."""
-
-    steps: int
-    accept_length: float
-    cycle_ms: float
-    tok_s: float
-    speedup: float
-
-
-def modelled_curve(
-    costs: StepCosts,
-    acceptance: Sequence[float],
-    *,
-    baseline_tok_s: float,
-    measured_steps: int,
-    max_steps: int = 8,
-) -> tuple[ModelledPoint, ...]:
-    """Speed-up against the number of draft steps, for a chain (topk 1).
-
-    Args:
-        costs: as measured at ``measured_steps``.
-        acceptance: chance that a position's draft token is accepted, given that those before it were;
-            positions beyond the last keep the last one's.
-        baseline_tok_s: rate without speculation.
-        measured_steps: steps at which ``costs.verify_ms`` was measured.
-        max_steps: the curve's end.
-
-    Raises:
-        UsageFault: no acceptance, or one outside 0..1.
-    """
-    if not acceptance or any(not 0 <= chance <= 1 for chance in acceptance):
-        raise UsageFault("acceptance needs chances between 0 and 1")
-    points = []
-    reach, length = 1.0, 1.0
-    for steps in range(1, max_steps + 1):
-        reach *= acceptance[min(steps, len(acceptance)) - 1]
-        length += reach
-        verify_ms = costs.verify_ms + costs.verify_per_token_ms * (steps - measured_steps)
-        cycle_ms = verify_ms + costs.draft_ms * steps + costs.extend_ms + costs.other_ms
-        tok_s = length / cycle_ms * 1000
-        points.append(ModelledPoint(steps, length, cycle_ms, tok_s, tok_s / baseline_tok_s))
-    return tuple(points)
-
-
-def best_steps(curve: Sequence[ModelledPoint]) -> ModelledPoint:
-    """The fastest point; of equally fast ones the one with fewer steps."""
-    return max(curve, key=lambda point: (point.speedup, -point.steps))
-
-
-def position_acceptance(histogram: Sequence[int]) -> tuple[float | None, ...]:
-    """Chance of acceptance at each draft position, given that those before it were accepted.
-
-    Args:
-        histogram: verify passes by number of accepted draft tokens, index 0..steps.
-
-    Returns:
-        One chance a position; ``None`` where no pass came that far.
-    """
-    reached = [sum(histogram[count:]) for count in range(len(histogram))]
-    return tuple(further / before if before else None for before, further in itertools.pairwise(reached))
-
-
-def constant_acceptance(accept_length: float, steps: int) -> float:
-    """The single chance p with 1 + p + ... + p^steps = accept length.
-
-    Args:
-        accept_length: between 1 and steps + 1.
-        steps: draft steps, 1 at least.
-
-    Raises:
-        UsageFault: an accept length that no chance gives.
-    """
-    if steps < 1 or not 1 <= accept_length <= steps + 1:
-        raise UsageFault(f"accept length {accept_length:g} cannot be with {steps} draft steps")
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if sum(middle**power for power in range(steps + 1)) < accept_length:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from tokgate.gate.results import find_run, read_run, read_verdicts
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
 from tokgate.host.fitness import dirty
 from tokgate.load.sample import Sample, read_samples
-from tokgate.verdict import Kind
+from tokgate.verdict import Kind, Verdict
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -51,11 +51,10 @@ def accept(
     """
     folder = find_run(results, run)
     facts = read_run(folder)
-    spoiled = [v.line for v in read_verdicts(folder) if v.kind in _SPOILING]
+    verdicts = read_verdicts(folder)
+    spoiled = [v.line for v in verdicts if v.kind in _SPOILING]
     if spoiled:
         raise UsageFault(f"run {folder.name} cannot be accepted", spoiled)
-    if facts["status"] != "complete":
-        raise UsageFault(f"run {folder.name} cannot be accepted: it is '{facts['status']}', not complete")
     warnings = facts.get("host_warnings") or ()
     if others := dirty(warnings):
         raise UsageFault(
@@ -65,6 +64,9 @@ def accept(
     samples = read_samples(folder / "samples")
     samples = _chosen(samples, lambda s: s.identity.profile, profiles, "profile", folder.name)
     samples = _chosen(samples, lambda s: s.identity.workload, workloads, "workload", folder.name)
+    if facts["status"] != "complete":
+        wanted = {sample.identity.profile for sample in samples} if profiles is not None else set()
+        _check_unfinished(folder.name, facts, verdicts, wanted)
     _refuse_void(samples, folder.name)
     startups = sorted(
         {m for s in samples if s.identity.workload in (STARTUP, STARTUP_TOGETHER) for m in s.metrics}
@@ -78,6 +80,8 @@ def accept(
         new_epoch=new_epoch,
         tokgate_version=__version__,
     )
+    if facts["status"] != "complete":
+        print(f"note: the run was {facts['status']}; these profiles had been measured wholly before")
     for warning in warnings:
         print(f"note: the host was warned of: {warning}")
     for path in written:
@@ -131,3 +135,27 @@ def _refuse_void(samples: Sequence[Sample], run: str) -> None:
             "a level for later days is recorded on an undisturbed host alone: measure the others again",
         ],
     )
+
+
+def _check_unfinished(
+    name: str, facts: Mapping[str, Any], verdicts: Sequence[Verdict], wanted: Collection[str]
+) -> None:
+    """Of a run that was cut short, profiles that are named may be accepted if all their runs were made.
+
+    A verdict on a workload is reached when all its runs are; so is one on the start.
+
+    Raises:
+        UsageFault: none is named, or one was not measured wholly.
+    """
+    refused = f"run {name} cannot be accepted: it is '{facts['status']}', not complete"
+    cases = {(v.evidence.get("profile"), v.evidence.get("workload")) for v in verdicts}
+    absent = {
+        profile: [workload for workload in facts["workloads"] if (profile, workload) not in cases]
+        for profile in facts["profiles"]
+    }
+    whole = [profile for profile, lacks in absent.items() if not lacks]
+    if not wanted:
+        ways = [f"measured wholly: {', '.join(whole)}", f"those alone: --profiles {','.join(whole)}"]
+        raise UsageFault(refused, ways if whole else ["no profile was measured wholly"])
+    if cut := [profile for profile in sorted(wanted) if absent.get(profile)]:
+        raise UsageFault(refused, [f"{p}: not measured wholly: {', '.join(absent[p])}" for p in cut])

@@ -27,6 +27,8 @@ from tokgate.gate.comparable import obstacles, remarks
 from tokgate.gate.runs import Measured
 from tokgate.gate.starts import Starts
 from tokgate.gate.starts import verdict as starts_verdict
+from tokgate.gate.verify_passes import VerifyPass
+from tokgate.gate.whole_cycle import whole_cycle, whole_cycle_lines
 from tokgate.gate.words import count, figure, figures
 from tokgate.verdict import Kind, Verdict
 
@@ -114,11 +116,13 @@ class Judge:
                 f"{metric}: absent from every run; the server did not report what it is made of",
             )
         now = f"{metric}: {figure(fmean(runs))} {limit.unit}"
+        made_of = None
+        spent = whole_cycle_lines(measured, concurrency) if metric == RATE else []
         baseline = baselines.read(self._stored, identity.host_class, identity.profile, identity.workload)
         if baseline is None or not baseline.series(metric):
             where = baselines.path_of(self._stored, identity.host_class, identity.profile, identity.workload)
             missing = "no stored baseline" if baseline is None else "the stored baseline lacks this metric"
-            body = (f"looked for {where}", f"runs: {figures(runs)}")
+            body = (f"looked for {where}", f"runs: {figures(runs)}", *spent)
             return case.verdict(Kind.MISSING, f"{now}, {missing}", body, next_command=self._accept)
         reasons = baselines.differences(baseline, identity)
         if reasons:
@@ -128,12 +132,11 @@ class Judge:
                 (*reasons[1:], f"baseline {baseline.path}"),
                 next_command=self._accept,
             )
-        made_of = None
         if metric == RATE:
             made_of = attribution(
                 measured, baseline, concurrency=concurrency, limit=limit.limit_percent / 100
             )
-        return self._against(case, baseline, limit, made_of)
+        return self._against(case, baseline, limit, made_of, spent)
 
     def _limit(self, metric: str) -> Limit:
         if metric not in self._gate.metrics:
@@ -141,7 +144,12 @@ class Judge:
         return self._gate.metrics[metric]
 
     def _against(
-        self, case: JudgedCase, baseline: Baseline, limit: Limit, made_of: Attribution | None
+        self,
+        case: JudgedCase,
+        baseline: Baseline,
+        limit: Limit,
+        made_of: Attribution | None,
+        spent: Sequence[str],
     ) -> Verdict:
         metric, runs = case.metric, case.runs
         sessions = baseline.series(metric)
@@ -174,6 +182,7 @@ class Judge:
                 f"smallest change detectable now: {f'{100 * least:.1f} %' if least is not None else 'unknown'}",
                 *decision.notes,
                 *(attribution_lines(made_of) if made_of is not None else ()),
+                *spent,
             ),
             next_command=self._accept if kind is Kind.IMPROVED else None,
             figures={
@@ -243,12 +252,18 @@ class Judge:
         )
 
     def net_gain(
-        self, workload: Workload, measured: Measured, reference: Measured, cycles: Cycles | None = None
+        self,
+        workload: Workload,
+        measured: Measured,
+        reference: Measured,
+        cycles: Cycles | None = None,
+        passes: Sequence[VerifyPass] = (),
     ) -> Verdict:
         """A speculative profile against its reference without speculation, on the servers measured.
 
         Args:
             cycles: of a trace of the speculative server, where one was recorded.
+            passes: verify passes of the same target in this run's traces.
         """
         one, other = measured.samples[0].identity, reference.samples[0].identity
         runs, against = measured.series(SPEED), reference.series(SPEED)
@@ -271,10 +286,11 @@ class Judge:
         # A verify pass advances every stream of the batch, so break-even is reckoned per stream.
         state = state_of(measured, ratio.denominator_mean / workload.concurrency)
         if state is not None:
-            body += break_even_lines(state, measured, cycles)
+            body += break_even_lines(state, measured, cycles, passes)
             figures_of_cycle = break_even_figures(state, cycles)
         else:
             body.append("accept length: not reported by the server, so no break-even can be given")
+        body += whole_cycle_lines(measured, workload.concurrency)
         body += [f"also differs: {remark}" for remark in remarks(one.resolved, other.resolved)]
         kind = Kind.NET_LOSS if ratio.below_one else Kind.PASS if ratio.above_one else Kind.INCONCLUSIVE
         return case.verdict(
@@ -287,6 +303,7 @@ class Judge:
                 "reference": ratio.denominator_mean,
                 "ratio": ratio.value,
                 "change_percent": 100 * (ratio.value - 1),
+                "whole_cycle": whole_cycle(measured, workload.concurrency),
                 **figures_of_cycle,
             },
         )

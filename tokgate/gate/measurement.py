@@ -16,6 +16,7 @@ from tokgate.config.workloads import Workload
 from tokgate.errors import LoadFault
 from tokgate.gate import passes, traces
 from tokgate.gate.greedy import GreedyClient
+from tokgate.gate.log_cycle import LogMark
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
@@ -119,8 +120,8 @@ class Measurer:
             name = f"{phase.name}_s"
             metrics[name] = metrics.get(name, 0.0) + phase.seconds
         metrics["startup_s"] = server.startup_s
-        metrics |= memory(server)
         alone = self._setup.request.start_together == 1
+        metrics |= memory(server, alone=alone)
         sample = Sample(
             identity=self._identity(server, profile, STARTUP if alone else STARTUP_TOGETHER, "", run=0),
             requests=(),
@@ -233,6 +234,7 @@ class Measurer:
         server.flush_cache()
         processes = server.processes()
         scraped = passes.scrape(server)
+        log = LogMark(server.log_path)
         try:
             died = threading.Event()
 
@@ -264,7 +266,7 @@ class Measurer:
             metrics=got.metrics,
             duration_s=got.duration_s,
             contention=contention,
-            counters=passes.between(scraped, passes.scrape(server)),
+            counters=passes.between(scraped, passes.scrape(server)) | log.read(workload.concurrency),
             void=got.void,
         )
         if not any(r.outcome == "ok" for r in sample.requests):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
 
@@ -32,6 +32,7 @@ from tokgate.gate.settling import LEFT_OPEN, Asked, Settling, open_questions
 from tokgate.gate.setup import Setup
 from tokgate.gate.share import of_how_many
 from tokgate.gate.start import Starter
+from tokgate.gate.verify_passes import VerifyPass, VerifyPasses
 from tokgate.load import prompts
 from tokgate.report.markdown import report
 from tokgate.server.teardown import Teardown
@@ -87,6 +88,7 @@ class Run:
             self.judge = Judge(setup.gate, setup.request.baselines, self._accept_command(), shares)
             self.comparisons = Comparisons(setup.gate)
             self._rooflines = Rooflines(setup.engine, self._starter)
+            self._verify_passes = VerifyPasses()
             measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
             self._measurer = Measurer(
                 setup, self.results, self._starter, beside=lambda: self.campaign.processes()
@@ -219,8 +221,9 @@ class Run:
         reference = self.setup.profiles[self.reference(visit.profile)]
         traced = visit.traced(workload) if self.setup.request.trace_steps else None
         cycles = None if traced is None else traced.cycles
+        passes = self._verify_passes_like(visit, measured) if traced else ()
         against = self.campaign.visit(reference.name).measured(workload)
-        verdict = self.judge.net_gain(workload, measured, against, cycles)
+        verdict = self.judge.net_gain(workload, measured, against, cycles, passes)
         return self._against_profile(verdict, measured, reference.name, workload, "gain")
 
     def _against_profile(
@@ -232,6 +235,14 @@ class Run:
             return verdict
         asked = Asked(workload.name, SPEED, measured.samples[0].identity)
         return self._settling.profile(verdict, asked, self.setup.profiles[other], (workload,), claim)
+
+    def _verify_passes_like(self, visit: Visit, measured: Measured) -> Sequence[VerifyPass]:
+        """Verify passes of the same target: of this profile's other workloads, and of profiles traced before."""
+        for workload in self._measured:
+            with suppress(TokgateError):
+                found = visit.measured(workload), visit.traced(workload).cycles
+                self._verify_passes.add(*found, workload.concurrency)
+        return self._verify_passes.like(measured)
 
     def parity(self, name: str, visit: Visit) -> Verdict:
         """Greedy parity of a profile with its reference, on one case."""

@@ -1,7 +1,8 @@
 """Settling: what one launch and stored figures leave open is decided by blocks, as far as a budget goes.
 
-A build is held against a reference build, launched again and again beside it; a speculative profile against its
-reference, so that the verdict covers what a launch does. See docs/decisions/settling.md.
+A build is held against a reference build, launched again and again beside it; a profile against its reference, the
+same without graphs or with the other attention mode, so that the verdict covers what a launch does.
+See docs/decisions/settling.md.
 """
 
 from __future__ import annotations

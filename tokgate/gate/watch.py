@@ -110,8 +110,12 @@ class Blind:
         ]
 
 
-def memory(server: Server) -> dict[str, float]:
+def memory(server: Server, *, alone: bool) -> dict[str, float]:
     """Memory of a server that is ready; what is not told is left out.
+
+    Args:
+        alone: whether nothing else started on its GPUs meanwhile. The log gives a capture's memory as what became
+            less on the whole GPU, so that beside others it is anybody's.
 
     Returns:
         ``gpu_memory_mib`` (of its fullest GPU), ``graphs_gb`` (all captures of the rank with most) and
@@ -122,7 +126,7 @@ def memory(server: Server) -> dict[str, float]:
     if held:
         found["gpu_memory_mib"] = float(max(held.values()))
     graphs: dict[str, float] = {}
-    for capture in server.captures:
+    for capture in server.captures if alone else ():
         if capture.gb is not None:
             graphs[capture.rank] = graphs.get(capture.rank, 0.0) + capture.gb
     if graphs:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokgate.analysis.breakeven import BreakEven, Lever, ModelledPoint, Residual, best_steps
+from tokgate.analysis.breakeven import BreakEven, Lever, Residual
+from tokgate.analysis.step_model import ModelledPoint, TreeNeed, best_steps
 
 # Below this share the parts and the whole agree as well as such figures are ever measured.
 AGREES_SHARE = 0.02
@@ -90,13 +91,21 @@ def residual_lines(found: Residual, accept_length: float) -> list[str]:
     ]
 
 
-def curve_lines(curve: Sequence[ModelledPoint], *, measured_steps: int | None) -> list[str]:
-    """The modelled speed-up against draft steps."""
+def curve_lines(
+    curve: Sequence[ModelledPoint], *, measured_steps: int | None, topk: int = 1, growing: bool = False
+) -> list[str]:
+    """The modelled speed-up against draft steps.
+
+    Args:
+        topk: of the server that was measured.
+        growing: whether the verify pass of a chain grows with its tokens in the model.
+    """
     best = best_steps(curve)
-    lines = [
-        "  modelled (chain, topk 1; verify cost as measured):",
-        "    steps  accept  cycle ms  tok/s  speed-up",
-    ]
+    if topk > 1:
+        what = f"tree of topk {topk}, its number of tokens and verify cost as measured"
+    else:
+        what = f"chain, topk 1; verify cost {'by its tokens' if growing else 'as measured'}"
+    lines = [f"  modelled ({what}):", "    steps  accept  cycle ms  tok/s  speed-up"]
     for point in curve:
         mark = " best" if point is best else ""
         mark += " measured" if point.steps == measured_steps else ""
@@ -107,3 +116,29 @@ def curve_lines(curve: Sequence[ModelledPoint], *, measured_steps: int | None) -
     if best.speedup <= 1:
         lines.append("  no number of draft steps wins at these costs and this acceptance")
     return lines
+
+
+def tree_lines(needs: Sequence[TreeNeed], chain: float) -> list[str]:
+    """What trees would have to reach; a chain's figures do not say whether they would.
+
+    Args:
+        chain: accept length of the best chain.
+    """
+    why = (
+        "a chain does not tell how often a second choice would be right: measure a profile with topk above 1"
+    )
+    if not needs:
+        return [
+            "  topk above 1: not modelled: what a token more costs in verify is not known, and",
+            f"    {why}",
+        ]
+    said = "; ".join(
+        f"topk {need.topk} with {need.draft_tokens} tokens "
+        + (
+            f"is faster above {need.accept_length:.2f}"
+            if need.possible
+            else f"cannot be faster (above {need.accept_length:.2f}, {need.steps + 1} at most)"
+        )
+        for need in needs
+    )
+    return [f"  topk above 1, accept length against the chain's {chain:.2f}: {said};", f"    {why}"]
