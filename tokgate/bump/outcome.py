@@ -63,7 +63,7 @@ def report_of(
         memory=tuple(item for group in groups for item in _memory(group)),
         remarks=(
             *campaign.remarks,
-            *(line for group in groups for line in group.runner.blind().remarks()),
+            *(line for group in groups for line in group.runner.remarks()),
             *remarks,
         ),
         # Once all blocks are in, the last test was made: more blocks are another question.

@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tokgate.analysis.voids import SOFT_CAUSES
 from tokgate.config.workloads import Workload
 from tokgate.errors import TokgateError
 from tokgate.gate.bench import ArmFailed, Bench, CountedRuns, Launched
@@ -129,14 +130,19 @@ class BlockRunner:
             )
         ]
 
-    def blind(self) -> Blind:
-        """What no run of the blocks so far, void ones included, could have been void by."""
-        found = Blind(self.plan.arms[0].engine.kind)
-        for arm in (arm for block in self.blocks for arm in block.arms.values()):
-            for name, measured in arm.workloads.items():
-                for sample in () if name == STARTUP else (*measured.samples, *measured.void):
-                    found.add(sample)
-        return found
+    def remarks(self) -> list[str]:
+        """What a reader must know of the host during the blocks so far, void runs included: causes of void runs that
+        nobody watched, and what met runs that count."""
+        blind = Blind(self.plan.arms[0].engine.kind)
+        slowed: dict[str, list[bool]] = {arm.name: [] for arm in self.plan.arms}
+        for name, arm in (pair for block in self.blocks for pair in block.arms.items()):
+            for workload, measured in arm.workloads.items():
+                for sample in () if workload == STARTUP else (*measured.samples, *measured.void):
+                    blind.add(sample)
+                    slowed[name].append(any(a.cause in SOFT_CAUSES for a in sample.advisory))
+        told = ", ".join(f"{sum(found)} of {len(found)} runs of arm {name}" for name, found in slowed.items())
+        met = [f"slow_cpu: {told}; runs of the arms interleave"] if any(map(any, slowed.values())) else []
+        return [*blind.remarks(), *met]
 
     def _launch(self, number: int, arms: Sequence[Arm], asked: Sequence[Workload]) -> dict[str, MeasuredArm]:
         names = [arm.name for arm in arms]

@@ -91,9 +91,7 @@ def calibrate(
             files = store(setup, runner, folder)
             say(f"{name}: block {block.number + 1} of {blocks}: {block.seconds:.0f} s")
         done.append(
-            Calibrated(
-                name, len(runner.blocks), blocks, folder, tuple(files), tuple(runner.blind().remarks())
-            )
+            Calibrated(name, len(runner.blocks), blocks, folder, tuple(files), tuple(runner.remarks()))
         )
     return done
 
