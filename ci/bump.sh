@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares the SGLang of the base branch's pin with that of this change's on one GPU. Arguments go to `tokgate bump`.
-# Exit codes as of ci/gate.sh.
+# Exit codes as of ci/gate.sh; 3 as well where nothing was decided on the speed of a profile.
 # Environment: TOKGATE_BASE           branch or commit whose pin is the old version
 #              TOKGATE_BUDGET_MINUTES  GPU minutes (default: 60)
 #              TOKGATE_BUMP_OPTIONS    further options, separated by spaces

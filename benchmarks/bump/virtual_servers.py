@@ -68,6 +68,7 @@ class VirtualServers:
         launches: Sequence[Sequence[float]],
         before: Callable[[str], None] = lambda what: None,
     ) -> None:
+        self.remarks: list[str] = []
         self.clock = clock
         self.plan = plan
         self.speed = speed

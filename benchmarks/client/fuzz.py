@@ -1,26 +1,32 @@
 """Fuzz the client's parsers: ``python -m benchmarks.client.fuzz [--inputs 1000000] [--seed N]``.
 
 Each input is a damaged response cut at random places. What the worker keeps of it must equal what it keeps
-of the same bytes in one piece, and judging it must end in an outcome, never in an exception. Exits 1 with
-the input on the first difference. Hypothesis does the same in the tests, in small.
+of the same bytes in one piece, by Python's reader and by the compiled one, which must agree in every field;
+judging it must end in an outcome, never in an exception. Exits 1 with the input on the first difference.
+Hypothesis does the same in the tests, in small.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import itertools
 import json
 import random
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from tokgate.load.connection import READ_SIZE, READABLE, Stream
-from tokgate.load.events import digest
-from tokgate.load.reader import Control, Reader
-from tokgate.load.record import Line, Log, Record
-from tokgate.load.wire import Response
+from benchmarks.client.play import Play, fields, judged, tails_agree
+from tokgate.load.events import Facts
+from tokgate.load.library import Unavailable, loaded, made
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+PROGRESS = 100_000
+FORGET = 20_000  # inputs after which the readers start anew, so that memory stays bounded
 WORDS = (
     *(
         b"\r\n",
@@ -75,66 +81,6 @@ def response(rng: random.Random) -> bytes:
     return bytes(data)
 
 
-class Play:
-    """Plays reads to a reader as the worker's loop does.
-
-    Args:
-        keep_output_ids: as the worker is asked.
-
-    Attributes:
-        looked: sizes of the reads that were not recognised by their shape.
-    """
-
-    def __init__(self, keep_output_ids: bool = False) -> None:
-        self._ids = keep_output_ids
-        self._log = Log()
-        self._reader = Reader(self._log, keep_output_ids)
-        self.looked: list[int] = []
-
-    def record(self, pieces: list[bytes]) -> tuple[Record, Response]:
-        """What the worker keeps of a response that arrives in these reads. Shapes learned before stay known."""
-        stream, record, over = Stream(), Record(0, 3, 1), False
-        stream.begin(record, memoryview(b""), 1)
-        record.line, consumed = Line(1), 0
-        reads = [piece[at : at + READ_SIZE] for piece in pieces for at in range(0, len(piece), READ_SIZE)]
-        self.looked.clear()
-
-        def recv(buffers: list[bytearray], _: int) -> tuple[int, Control, int, None]:
-            nonlocal consumed
-            piece = reads.pop(0)
-            consumed += len(piece)
-            buffers[0][: len(piece)] = piece
-            return len(piece), [], 0, None
-
-        def rest(_fd: int, _mask: int, _s: Stream | None, size: int, control: Control, now: int) -> None:
-            nonlocal over
-            self.looked.append(size)
-            over = self._reader.take(stream, size, control, now)
-
-        stream.recv = recv
-        while reads and not over:
-            self._reader.sweep([(7, READABLE)], {7: stream}, rest)
-        if not over:
-            stream.response.eof()
-        self._log.settle()
-        if record.line.offset != consumed or sorted(record.ends) != list(record.ends):
-            raise AssertionError(f"{consumed} bytes read, {record.line.offset} accounted for: {pieces!r}")
-        return record, stream.response
-
-    def kept(self, pieces: list[bytes]) -> tuple[object, ...]:
-        """All that is judged later, times apart."""
-        record, response = self.record(pieces)
-        return (
-            len(record.counters) if self._ids else list(record.counters),
-            None if self._ids else record.whole,
-            digest(record, self._ids),
-            response.fault,
-            response.status,
-            response.finished,
-            bytes(response.body),
-        )
-
-
 def cut(data: bytes, rng: random.Random) -> list[bytes]:
     """The same bytes in pieces: behind what looks like a chunk's end, or anywhere."""
     if rng.random() < 0.5:
@@ -142,6 +88,80 @@ def cut(data: bytes, rng: random.Random) -> list[bytes]:
         return [piece for piece in [*(part + b"\n\n\r\n" for part in parts[:-1]), parts[-1]] if piece]
     places = sorted({0, len(data), *(rng.randrange(len(data) + 1) for _ in range(rng.randrange(1, 12)))})
     return [data[a:b] for a, b in itertools.pairwise(places)]
+
+
+class Difference(Exception):
+    """The cuts change the result, or the readers differ."""
+
+
+class Trial:
+    """Plays inputs to both readers, which remember the shapes of inputs before.
+
+    Args:
+        library: the compiled sweep; ``None`` leaves Python's alone.
+
+    Attributes:
+        seen: reads of inputs without ids.
+        recognised: of these, by reader, those that were recognised by their shape.
+    """
+
+    def __init__(self, library: ctypes.CDLL | None) -> None:
+        self._libraries: dict[str, ctypes.CDLL | None] = {"python": None}
+        if library is not None:
+            self._libraries["c"] = library
+        self._learned: dict[str, Play] = {}
+        self._inputs = 0
+        self.seen = 0
+        self.recognised = dict.fromkeys(self._libraries, 0)
+
+    def outcome(self, data: bytes, pieces: list[bytes], ids: bool) -> str:
+        """The outcome that these bytes have, however they are cut.
+
+        Args:
+            data: a response.
+            pieces: the same bytes, cut.
+            ids: keep output ids.
+
+        Raises:
+            Difference: it is not the same for both.
+        """
+        if self._inputs % FORGET == 0:
+            for play in self._learned.values():
+                play.close()
+            self._learned = {name: Play(library=library) for name, library in self._libraries.items()}
+        self._inputs += 1
+        with Play(ids) as play:
+            whole = play.kept([data])
+        records = []
+        for name, library in self._libraries.items():
+            # A reader that keeps ids learns from an input how to keep them: a new one each.
+            play = Play(True, library) if ids else self._learned[name]
+            record, response = play.record(pieces)
+            if judged(record, response, ids) != whole:
+                raise Difference(f"the cuts change the result, {name} reader\n{pieces!r}")
+            records.append(record)
+            if ids:
+                play.close()
+            else:
+                self.recognised[name] += len(pieces) - len(play.looked)
+        one, *others = records
+        if any(fields(one) != fields(other) or not tails_agree(one, other) for other in others):
+            raise Difference(f"the readers differ\n{pieces!r}")
+        self.seen += 0 if ids else len(pieces)
+        facts = whole[2]
+        assert isinstance(facts, Facts)
+        return facts.outcome
+
+
+@contextmanager
+def compiled_sweep() -> Iterator[ctypes.CDLL | None]:
+    """The compiled sweep, made for this; ``None``, and a line that says why, where it cannot be."""
+    with tempfile.TemporaryDirectory(prefix="tokgate-fuzz-") as folder:
+        try:
+            yield loaded(made(Path(folder), Path(folder)))
+        except Unavailable as error:
+            print(f"the compiled reader is not fuzzed: {error}")
+            yield None
 
 
 def main() -> int:
@@ -154,21 +174,22 @@ def main() -> int:
     rng = random.Random(seed)
     outcomes: dict[str, int] = {}
     began = time.monotonic()
-    learned, seen, recognised = Play(), 0, 0
-    for number in range(options.inputs):
-        data, ids = response(rng), rng.random() < 0.2
-        whole, pieces = Play(ids).kept([data]), cut(data, rng)
-        # Reads without ids go to one reader throughout, which knows the shapes of all inputs before.
-        if (Play(True) if ids else learned).kept(pieces) != whole:
-            print(f"seed {seed}, input {number}: the cuts change the result\n{pieces!r}")
-            return 1
-        if not ids:
-            seen, recognised = seen + len(pieces), recognised + len(pieces) - len(learned.looked)
-        outcome = whole[2].outcome  # type: ignore[attr-defined]
-        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+    with compiled_sweep() as library:
+        trial = Trial(library)
+        for number in range(options.inputs):
+            data, ids = response(rng), rng.random() < 0.2
+            try:
+                outcome = trial.outcome(data, cut(data, rng), ids)
+            except Difference as error:
+                print(f"seed {seed}, input {number}: {error}")
+                return 1
+            outcomes[outcome] = outcomes.get(outcome, 0) + 1
+            if (number + 1) % PROGRESS == 0:
+                print(f"{number + 1} inputs, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     counted = ", ".join(f"{name} {count}" for name, count in sorted(outcomes.items()))
     print(f"{options.inputs} inputs, seed {seed}, {time.monotonic() - began:.0f} s: no difference; {counted}")
-    print(f"{recognised / max(1, seen):.0%} of the reads were recognised by their shape")
+    shares = ", ".join(f"{name} {n / max(1, trial.seen):.0%}" for name, n in trial.recognised.items())
+    print(f"reads recognised by their shape: {shares}")
     return 0
 
 

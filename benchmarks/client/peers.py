@@ -138,14 +138,8 @@ def _aiperf(python: Path, load: Load, result: Path) -> list[str]:
         *("--url", f"http://127.0.0.1:{load.port}", "--endpoint-type", "completions", "--streaming"),
         *("--concurrency", str(load.streams), "--request-count", str(load.streams)),
         *("--synthetic-input-tokens-mean", "3", "--extra-inputs", f"max_tokens:{load.tokens}"),
-        *(
-            "--tokenizer",
-            str(result.parent / "tokenizer"),
-            "--artifact-dir",
-            str(result.parent),
-            "--ui",
-            "none",
-        ),
+        *("--tokenizer", str(result.parent / "tokenizer")),
+        *("--artifact-dir", str(result.parent), "--ui", "none"),
     ]
 
 
@@ -252,7 +246,8 @@ def run(name: str, places: Places, load: Load, cpus: Sequence[int]) -> Reading:
             short_s, _ = _program(name, places, short, Path(folder) / "short", cpus)
             long_s, found = _program(name, places, load, Path(folder) / "long", cpus)
     chunks = load.streams * (load.tokens - SHORT_TOKENS)
-    return Reading((long_s - short_s) / chunks * 1e6, *found)
+    # Start-up scatters by a second or two: what is less than nothing is not known.
+    return Reading((long_s - short_s) / chunks * 1e6 if long_s > short_s else None, *found)
 
 
 Found = tuple[float, tuple[float | None, float | None]]

@@ -15,13 +15,14 @@ BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. ``value`` is ``None`` when not run; without ``limit`` it informs only."""
+    """One line of the table. ``value`` is ``None`` when ``absent``; without ``limit`` it informs only."""
 
     name: str
     value: float | None
     unit: str
     limit: float | None = None
     note: str = ""
+    absent: str = "not run"
 
     @property
     def missed(self) -> bool:
@@ -51,7 +52,7 @@ def table(rows: Sequence[Row]) -> str:
     width = max(len(row.name) for row in rows)
     lines = []
     for row in rows:
-        value = "not run" if row.value is None else f"{row.value:.4g} {row.unit}"
+        value = row.absent if row.value is None else f"{row.value:.4g} {row.unit}"
         limit = "" if row.limit is None else f"<= {row.limit:g} {row.unit}"
         state = "" if row.limit is None or row.value is None else "MISSED" if row.missed else "ok"
         lines.append(f"{row.name:<{width}}  {value:>12}  {limit:<11}  {state:<6}  {row.note}".rstrip())
@@ -62,7 +63,7 @@ def document(rows: Sequence[Row], facts: str, today: str) -> None:
     """Put the rows into the page on the client."""
     lines = [f"{today}; {facts}", "", "| what | value | bound | |", "|---|---:|---|---|"]
     for row in rows:
-        value = "not run" if row.value is None else f"{row.value:.4g} {row.unit}"
+        value = row.absent if row.value is None else f"{row.value:.4g} {row.unit}"
         bound = "" if row.limit is None else f"<= {row.limit:g} {row.unit}"
         missed = "MISSED; " if row.missed else ""
         lines.append(f"| {row.name} | {value} | {bound} | {(missed + row.note).rstrip('; ')} |")

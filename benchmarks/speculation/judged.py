@@ -16,8 +16,8 @@ from tokgate.config.profiles import Profile, load_profiles
 from tokgate.config.workloads import Workload, load_workloads
 from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.facts import ServerFacts
-from tokgate.gate.judge import Judge
 from tokgate.gate.launches import judge_launches
+from tokgate.gate.net_gain import judge_net_gain
 from tokgate.gate.pairs import eager_partner, has_mode_decode, prefill_partner
 from tokgate.gate.runs import Measured
 from tokgate.gate.traces import Traced, read
@@ -112,7 +112,7 @@ class Record:
     def verdicts(self) -> Iterator[Verdict]:
         """What can be judged of what was measured: net gain, graph launches, graphs on and off, attention mode."""
         gate = load_gate(CONFIG / "gate.yaml")
-        judge, comparisons = Judge(gate, self.folder / "none", "tokgate accept", 1), Comparisons(gate)
+        comparisons = Comparisons(gate)
         passes = self._passes()
         for profile in self.profiles:
             for workload in self.workloads:
@@ -129,7 +129,7 @@ class Record:
                 reference = profile.reference and self.measured(profile.reference, workload.name)
                 if reference:
                     cycles = None if traced is None else traced.cycles
-                    yield judge.net_gain(workload, one, reference, cycles, passes.like(one))
+                    yield judge_net_gain(workload, one, reference, cycles, passes.like(one))
                 yield from self._compared(comparisons, profile, workload, one)
 
     def _compared(

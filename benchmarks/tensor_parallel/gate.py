@@ -8,18 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.tensor_parallel.host import ROOT, SHELL, Host
 from tokgate.gate.results import find_run, read_run, read_verdicts
+from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
 from tokgate.host import gpu
 from tokgate.host.lock import GpuLocks, runtime_dir
 
 PROFILES = ("tp2-baseline", "tp2-eagle3-graphs", "tp2-eagle3-eager")
 TESTS = [f"perf_tests/test_{name}.py" for name in ("startup", "throughput", "speculation", "cuda_graphs")]
-STARTUP = ("perf_tests/test_startup.py::test_startup",)
+STARTUP_TEST = ("perf_tests/test_startup.py::test_startup",)
 SPEED = "chat-bs1"
 TRACE_STEPS = 8
 # Seconds on two H200s (8 B, 2 requests of 512 tokens a run) of a host that serves others as well: one start, three at
@@ -147,7 +148,7 @@ def refused_by_one(host: Host) -> None:
         )
         return
     with GpuLocks(found[1:2]):
-        asked = Gate(host, "refused-two", f"--profiles={PROFILES[0]}", *STARTUP)
+        asked = Gate(host, "refused-two", f"--profiles={PROFILES[0]}", *STARTUP_TEST)
         code = asked.wait(90)
         ok = code == 3 and f"{found[1]} is in use by another tokgate" in asked.text()
         host.say("locks", "a two-GPU gate is refused while one GPU is held", ok, f"exit code {code}")
@@ -179,7 +180,7 @@ def gate(host: Host, start_s: float | None) -> None:
         time.sleep(0.1)
     _beside(host, found)
     queued = Gate(
-        host, "queued", "--profiles=baseline", *STARTUP, "--wait-gpu-s=900",
+        host, "queued", "--profiles=baseline", *STARTUP_TEST, "--wait-gpu-s=900",
         CUDA_VISIBLE_DEVICES=str(cards()[found[1]]),
     )  # fmt: skip
     early = False
@@ -199,7 +200,7 @@ def _beside(host: Host, found: list[str]) -> None:
         host,
         "refused-one",
         "--profiles=baseline",
-        *STARTUP,
+        *STARTUP_TEST,
         CUDA_VISIBLE_DEVICES=str(cards()[found[1]]),
     )
     code = one.wait(90)
@@ -247,31 +248,33 @@ def _figures(host: Host, two: Gate, code: int | None, names: tuple[str, ...]) ->
         host.say("gate", f"output_tok_s of {name}", bool(figures), figures[0].line if figures else "none")
     odd = [v.headline for v in verdicts if v.subject.startswith("startup[") and "odd rank" in v.headline]
     host.say("gate", "control: no odd rank in its starts", not odd, "; ".join(odd))
-    measured = (
-        [] if whole else [name for name in names if any(v.subject == f"{SPEED}[{name}]" for v in verdicts)]
-    )
-    _accept(host, run, two.results, measured)
+    _accept(host, run, two.results, names)
 
 
-def _accept(host: Host, run: Path, results: Path, profiles: list[str]) -> None:
-    """Record the baselines; of a run that was cut short those of the profiles that were measured wholly."""
+def _accept(host: Host, run: Path, results: Path, names: Sequence[str]) -> None:
+    """Record the baselines, case by case: a case with a void run is refused, and of a run that was cut short one
+    that was not measured wholly."""
     baselines = host.out / "baselines"
     count = json.loads((host.out / "plan.json").read_text(encoding="utf-8"))["together"]
     together = f", {count} servers started together" if count > 1 else ""
-    done = subprocess.run(
-        [sys.executable, "-m", "tokgate", "accept", run.name, f"--results={results}", f"--baselines={baselines}",
-         "--reason=first run on two GPUs" + together, *([f"--profiles={','.join(profiles)}"] if profiles else [])],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60, env=_plain(),
-    )  # fmt: skip
+    refused = []
+    for name in names:
+        for workload in (SPEED, STARTUP if count == 1 else STARTUP_TOGETHER):
+            done = subprocess.run(
+                [sys.executable, "-m", "tokgate", "accept", run.name, f"--results={results}",
+                 f"--baselines={baselines}", "--reason=first run on two GPUs" + together,
+                 f"--profiles={name}", f"--workloads={workload}"],
+                cwd=ROOT, capture_output=True, text=True, check=False, timeout=60, env=_plain(),
+            )  # fmt: skip
+            if done.returncode:
+                refused.append(f"{workload}[{name}] {' '.join(done.stderr.split())[:120]}")
     classes = sorted(path.name for path in baselines.glob("*")) if baselines.is_dir() else []
     files = len(list(baselines.rglob("*.yaml")))
-    ok = done.returncode == 0 and classes == ["nvidia-h200-x2"]
-    said = f"{files} files under {', '.join(classes) or 'nothing'}"
-    if profiles:
-        said += f", of {', '.join(profiles)} alone"
-    host.say(
-        "gate", "baselines under nvidia-h200-x2", ok, said if ok else f"{said} {done.stderr.strip()[-200:]}"
+    said = f"{files} files under {', '.join(classes) or 'nothing'}" + (
+        f"; not {'; '.join(refused)}" if refused else ""
     )
+    ok = not refused and classes == ["nvidia-h200-x2"]
+    host.say("gate", "baselines under nvidia-h200-x2", ok, said)
 
 
 def _plain() -> Mapping[str, str]:

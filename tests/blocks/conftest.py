@@ -44,6 +44,7 @@ class VirtualBench:
     start_s: float = 60.0
     now_s: float = 0.0
     log: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     before_run: Callable[[int, str], None] = lambda number, arm: None
     void: Callable[[str], tuple[Void, ...]] = lambda arm: ()
 

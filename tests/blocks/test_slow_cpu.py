@@ -72,12 +72,11 @@ def test_in_blocks_nothing_is_set_aside_and_it_is_named(plan: BlockPlan) -> None
     arm = runner.blocks[0].arms["B"].workloads[plan.workloads[0].name]
     assert len(arm.samples) == 2 and not arm.void
     assert (
-        "slow_cpu: 0 of 2 runs of arm A, 2 of 2 runs of arm B; runs of the arms interleave"
-        in runner.remarks()
+        "slow_cpu: 0 of 2 runs of arm A, 2 of 2 runs of arm B; runs of the arms interleave" in runner.remarks
     )
     calm = BlockRunner(runner.plan, VirtualBench(lambda arm, n: 900), None)
     calm.measure()
-    assert not any(line.startswith("slow_cpu") for line in calm.remarks())
+    assert not any(line.startswith("slow_cpu") for line in calm.remarks)
 
 
 def test_a_build_that_keeps_the_gpu_waiting_is_a_regression_on_a_slow_host(

@@ -82,6 +82,7 @@ def test_the_dry_run_knows_what_is_calibrated(tmp_path: Path, capsys: pytest.Cap
         (("--from=emulated", "--to=emulated", "--metrics=startup_s"), "not gated of workloads"),
         (("--from=emulated", "--to=emulated", "--parity=nope"), "no parity case 'nope'"),
         (("--from=emulated", "--to=emulated", "--all-at-once", "--one-at-a-time"), "exclude each other"),
+        (("--from=emulated", "--to=emulated:nope"), "no scenario 'nope'"),
         (("--resume=latest",), "no bump 'latest'"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

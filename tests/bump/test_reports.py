@@ -174,3 +174,13 @@ def test_a_headline_is_not_cut_in_the_middle(report: BumpReport) -> None:
     )
     text = comment(replace(report, verdicts=[Verdict(Kind.PASS, "w[p]", headline)]))
     assert headline in text
+
+
+def test_what_servers_left_behind_is_told_once(campaign: Callable[..., Campaign]) -> None:
+    found = campaign(0.0, blocks=3, profiles=("baseline", "eagle3-graphs"))
+    for group in found.groups:
+        group.runner._bench.remarks += ["processes left behind were killed: a (pid 7)"] * 2
+    told = report_of(found, header=[], stacks=(OLD, OLD), again="")
+    assert [line for line in told.remarks if "left behind" in line] == [
+        "baseline, eagle3-graphs: processes left behind were killed: a (pid 7)"
+    ]

@@ -18,7 +18,7 @@ from tokgate.cli import run
 from tokgate.config.engine import Engine
 from tokgate.environments.engine import MadeEngine
 from tokgate.environments.wanted import Wanted
-from tokgate.errors import UsageFault
+from tokgate.errors import HostFault, UsageFault
 
 RECORDINGS = Path(__file__).parents[1] / "contract" / "recordings"
 
@@ -172,7 +172,44 @@ def test_a_version_that_is_not_there_is_made(tmp_path: Path, monkeypatch: pytest
         return MadeEngine("e", "0.5.16", path, path, tmp_path, built=True, wall_s=0.0)
 
     monkeypatch.setattr("tokgate.environments.engine.make", make)
+    monkeypatch.setattr("tokgate.bump.engines.open_nvml", object)
     assert engine_named("0.5.16", print).version == "0.5.16"
     assert (asked[0].source, asked[0].version) == ("release", "0.5.16")
     assert engine_of_commit("abc123", tmp_path, print).version == "0.5.16"
     assert (asked[1].source, asked[1].ref, asked[1].location) == ("commit", "abc123", str(tmp_path))
+
+
+def test_nothing_is_made_where_its_server_could_not_be_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user without a GPU once waited for 182 packages before that was said."""
+    monkeypatch.setenv("TOKGATE_HOME", str(tmp_path))
+    monkeypatch.setattr("tokgate.bump.engines.open_nvml", lambda: "no driver")
+    monkeypatch.setattr("tokgate.environments.engine.make", lambda *_: pytest.fail("it was made"))
+    with pytest.raises(HostFault, match="of which this host shows none: no driver") as caught:
+        engine_named("0.5.16", print)
+    assert "plan without one: --dry-run" in caught.value.details
+    with pytest.raises(HostFault, match="of which this host shows none: no driver"):
+        engine_of_commit("abc", tmp_path, print)
+
+
+def test_an_engine_that_cannot_be_made_for_want_of_a_network_says_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(*_: object) -> MadeEngine:
+        raise HostFault("resolving by uv failed", ["cause: Connection refused"])
+
+    monkeypatch.setenv("TOKGATE_HOME", str(tmp_path))
+    monkeypatch.setattr("tokgate.bump.engines.open_nvml", object)
+    monkeypatch.setattr("tokgate.environments.engine.make", make)
+    with pytest.raises(HostFault, match="resolving by uv failed") as caught:
+        engine_named("0.5.16", print)
+    assert caught.value.details[0] == "cause: Connection refused"
+    assert any("--from old/engine.yaml" in line for line in caught.value.details)
+
+
+def test_a_folder_with_an_engine_file_is_an_engine(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "engine.yaml").write_text("kind: gpu\nversion: 0.5.13\npython: /usr/bin/python3\n")
+    found = engine_named(str(tmp_path / "old"), print)
+    assert (found.name, found.version) == ("old", "0.5.13")

@@ -155,17 +155,6 @@ def test_equal_speed_with_graphs_says_what_could_have_been_seen(runs: Maker) -> 
     assert "no difference detectable (smallest detectable" in verdict.headline
 
 
-def test_only_what_is_open_for_the_speed_alone_is_worth_more_launches(runs: Maker) -> None:
-    def is_open(one: Measured, other: Measured) -> bool:
-        return COMPARISONS.speed_is_open(COMPARISONS.graphs(one, other), one, other)
-
-    slower = tuple(value / 2 for value in QUIET)
-    assert is_open(runs(), runs(profile="eagle3-eager"))
-    assert not is_open(runs(), runs(slower, profile="eagle3-eager"))
-    # An accept length that cannot be compared stays so, however often the servers are launched.
-    assert not is_open(runs(), runs(profile="eagle3-eager", verifies=None))
-
-
 def test_servers_that_resolved_otherwise_are_not_compared(runs: Maker) -> None:
     other = runs(resolved=EAGLE | {"max_running_requests": 48}, profile="eagle3-eager")
     mine = runs(resolved=EAGLE | {"max_running_requests": 64})

@@ -62,3 +62,28 @@ def made_once(index: Index, tmp_path_factory: pytest.TempPathFactory) -> MadeOnc
     root = tmp_path_factory.mktemp("environments")
     made = make(index.recipe, root, said.append)
     return MadeOnce(made, root, "\n".join(said))
+
+
+@pytest.fixture(scope="module")
+def engine_wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of small wheels: sglang in three versions, one of which cannot be had."""
+    folder = tmp_path_factory.mktemp("wheels")
+    wheel(folder, "sglang", "0.5.13", "ANSWER = 13", requires="kernel==1")
+    wheel(folder, "sglang", "0.5.15", "ANSWER = 15", requires="kernel==2")
+    wheel(folder, "sglang", "0.5.16", requires="kernel==3")
+    wheel(folder, "kernel", "1")
+    wheel(folder, "kernel", "2")
+    return folder
+
+
+@pytest.fixture
+def offline(
+    engine_wheels: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the small wheels can be had."""
+    for name in ("PIP", "UV"):
+        monkeypatch.setenv(f"{name}_FIND_LINKS", str(engine_wheels))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    # An index that holds nothing: uv knows no variable that turns it off.
+    monkeypatch.setenv("UV_DEFAULT_INDEX", tmp_path_factory.mktemp("empty-index").as_uri())
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tokgate.environments.recipe import Recipe
@@ -12,23 +13,32 @@ from tokgate.environments.recipe import Recipe
 WHEEL = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
-def wheel(folder: Path, name: str, version: str, code: str = "", requires: str | None = None) -> Path:
-    """A pure-Python wheel of one module named like the package."""
+def wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    code: str = "",
+    requires: str | None = None,
+    *,
+    files: Mapping[str, str] | None = None,
+) -> Path:
+    """A pure-Python wheel of one module named like the package, and of further files."""
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     metadata += f"Requires-Dist: {requires}\n" if requires else ""
-    files = {
+    every = {
         f"{name}.py": code.encode(),
+        **{path: text.encode() for path, text in (files or {}).items()},
         f"{name}-{version}.dist-info/METADATA": metadata.encode(),
         f"{name}-{version}.dist-info/WHEEL": WHEEL,
     }
     rows = [
         f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip('=')},{len(data)}"
-        for path, data in files.items()
+        for path, data in every.items()
     ]
     record = f"{name}-{version}.dist-info/RECORD"
     path = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        for inner, data in files.items():
+        for inner, data in every.items():
             archive.writestr(inner, data)
         archive.writestr(record, "\n".join([*rows, f"{record},,"]) + "\n")
     return path

@@ -13,6 +13,7 @@ from tokgate.config.gate import load_gate
 from tokgate.config.profiles import load_profiles
 from tokgate.config.workloads import load_workloads
 from tokgate.gate.judge import Judge
+from tokgate.gate.net_gain import judge_net_gain
 from tokgate.gate.results import read_run, read_verdicts
 from tokgate.gate.runs import Measured
 from tokgate.load.prompts import build
@@ -69,9 +70,8 @@ def test_the_shipped_configuration_still_fits_them(samples: list[Sample]) -> Non
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_judged_again_the_verdicts_are_the_same(samples: list[Sample], workload: str) -> None:
-    judge = Judge(load_gate(ROOT / "perf_tests/gate.yaml"), ROOT / "baselines", "tokgate accept", 31)
     known = load_workloads(ROOT / "perf_tests/workloads.yaml", "gpu").get(workload)
-    again = judge.net_gain(
+    again = judge_net_gain(
         known, measured(samples, "eagle3-graphs", workload), measured(samples, "baseline", workload)
     )
     recorded = [

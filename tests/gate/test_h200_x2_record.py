@@ -22,6 +22,7 @@ from tokgate.config.gate import load_gate
 from tokgate.config.workloads import Workload, load_workloads
 from tokgate.errors import Hang
 from tokgate.gate.judge import Judge
+from tokgate.gate.net_gain import judge_net_gain
 from tokgate.gate.results import read_run, read_verdicts
 from tokgate.gate.runs import Measured
 from tokgate.load.prompts import build
@@ -215,7 +216,7 @@ def test_judged_again_the_verdicts_are_the_same(samples: list[Sample], judge: Ju
                 before.kind,
                 before.headline,
             ) and again.kind is Kind.MISSING
-    gain = judge.net_gain(workload(), *(measured(samples, profile) for profile in reversed(MEASURED)))
+    gain = judge_net_gain(workload(), *(measured(samples, profile) for profile in reversed(MEASURED)))
     before = recorded["chat-bs1[tp2-eagle3-graphs]", "decode_tok_s"]
     assert (gain.kind, gain.headline) == (before.kind, before.headline)
     assert gain.kind is Kind.PASS and "1.32x" in gain.headline

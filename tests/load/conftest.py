@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.load.peers import ROOT, Scripted
+from tokgate.load.library import loaded, made
 
 
 @pytest.fixture
@@ -37,6 +39,15 @@ def truth_binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = ROOT / "benchmarks" / "client" / "truth_server.c"
     subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-o", path, source], check=True)
     return path
+
+
+@pytest.fixture(scope="session")
+def compiled_sweep(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The compiled sweep."""
+    folder = tmp_path_factory.mktemp("sweep")
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler: the compiled reader cannot be made")
+    return loaded(made(folder / "lib", folder))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.client import peers as client_peers
-from benchmarks.client.__main__ import Bench, cumulative
+from benchmarks.client.experiments import Bench, cumulative
 from benchmarks.client.rows import Row, document, settled, table
 from benchmarks.client.truth import read_log
 from tokgate.errors import HostFault, LoadFault

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -23,8 +24,19 @@ from tokgate.load.client import Deadlines, Measurement, Stall, measure
 from tokgate.load.prompts import build
 
 
+@pytest.fixture(params=["c", "python"])
+def reader(request, monkeypatch) -> str:
+    """What holds whoever reads."""
+    if request.param == "c" and shutil.which("cc") is None:
+        pytest.skip("no C compiler: the compiled reader cannot be made")
+    monkeypatch.setenv("TOKGATE_READER", request.param)
+    return request.param
+
+
 def run(url, plan, **options) -> Measurement:
-    return measure(url, plan, build(plan), **{"deadlines": QUICK, **options})
+    measured = measure(url, plan, build(plan), **{"deadlines": QUICK, **options})
+    assert os.environ.get("TOKGATE_READER") in (None, measured.audit.reader)
+    return measured
 
 
 def causes(measured: Measurement) -> set[str]:
@@ -50,6 +62,7 @@ def log_of(url: str) -> dict[int, list[tuple[int, int, int]]]:
     return found
 
 
+@pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize("options", [(), ("--spec",), ("--incremental",), ("--spec", "--incremental")])
 @pytest.mark.parametrize("route", ["generate", "completions"])
 def test_counts_and_times_are_the_servers(truth, route, options) -> None:
@@ -75,6 +88,7 @@ def test_counts_and_times_are_the_servers(truth, route, options) -> None:
     assert measured.metrics["step_ms_p50"] == pytest.approx(statistics.median(gaps_ms), rel=0.1)
 
 
+@pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize("options", [(), ("--spec",), ("--spec", "--incremental")])
 def test_output_ids_are_kept_on_request(truth, options) -> None:
     expected = tuple((i * 7919) % 31991 for i in range(1, 41))
@@ -160,6 +174,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_counted_and_the_run_is_void(scripted, name) -> None:
     parts, outcome, detail = FAULTS[name]
@@ -170,6 +185,7 @@ def test_a_fault_is_counted_and_the_run_is_void(scripted, name) -> None:
     assert causes(measured) == {"short_output" if outcome == "short" else "failed_requests"}
 
 
+@pytest.mark.usefixtures("reader")
 def test_a_control_without_fault_is_not_void(scripted) -> None:
     server = scripted(lambda number: [stream(8)])
     measured = run(server.url, workload(requests=4))
@@ -186,6 +202,7 @@ def test_nobody_listens(scripted) -> None:
     assert measured.metrics == {} and "failed_requests" in causes(measured)
 
 
+@pytest.mark.usefixtures("reader")
 def test_a_stale_connection_is_replaced(scripted) -> None:
     # The server closes each connection after its response, as it does with an idle one.
     server = scripted(lambda number: [stream(8), None])
@@ -216,6 +233,14 @@ def test_a_silent_server_is_a_stall_with_its_phase(scripted, parts, phase) -> No
     requests = caught.value.measurement.requests
     assert sorted(r.outcome for r in requests) == ["ok", "stalled", "unsent", "unsent"]
     assert "1 of 4 requests were answered" in str(caught.value)
+
+
+@pytest.mark.usefixtures("reader")
+def test_events_that_come_are_seen_to_come(scripted) -> None:
+    """A stream that lasts longer than the limit of a gap, and has none."""
+    parts = [HEAD, *(part for n in range(1, 20) for part in (chunk(event(n)), 0.1)), stream(20)[len(HEAD) :]]
+    measured = run(scripted(lambda _: parts).url, workload(output_tokens=20), deadlines=Deadlines(gap_s=0.6))
+    assert [r.completion_tokens for r in measured.requests] == [20]
 
 
 def test_drain_ends_what_never_ends(scripted) -> None:

@@ -46,6 +46,7 @@ def recording(
         "timeline": timeline,
         "counted": True,
         "stamped": True,
+        "reader": ("c", ""),
         "drops": None,
         "unread_bytes": 0,
         "window_s": 10.0,

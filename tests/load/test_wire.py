@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from pathlib import Path
@@ -11,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.client.fuzz import Play
+from benchmarks.client.play import Play
+from tests.load.damaged import at_chunks, cut, responses
 from tests.load.peers import HEAD, chunk, event, stream
 from tokgate.load.events import Facts, digest
 from tokgate.load.record import Log, Record
@@ -28,52 +28,6 @@ def parsed(pieces: list[bytes]) -> tuple[list[bytes], int, str, bytes, bool]:
     return events, response.status, response.fault, bytes(response.body), response.finished
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    at = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
-    return [data[a:b] for a, b in itertools.pairwise(at)]
-
-
-pieces_of_sse = st.lists(
-    st.one_of(
-        st.integers(1, 9).map(event),
-        st.integers(1, 9).map(lambda n: event(n, {"type": "length"})),
-        st.sampled_from(
-            [
-                b"data: [DONE]\n\n",
-                b": ping\n\n",
-                b"event: x\r\ndata: {}\r\n\r\n",
-                b'data:{"a":1}\ndata: 2\n\n',
-                b'data: {"error":{"message":"m"}}\n\n',
-                b"\n",
-                b"data: half",
-                b'data: {"choices":[{"text":"a","finish_reason":null}],"usage":{"completion_tokens":3}}\n\n',
-            ]
-        ),
-        st.binary(max_size=40),
-    ),
-    max_size=12,
-)
-
-
-@st.composite
-def responses(draw: st.DrawFn) -> bytes:
-    """Mostly plausible responses, some damaged."""
-    if draw(st.integers(0, 9)) == 0:
-        return draw(st.binary(max_size=300))
-    parts = draw(pieces_of_sse)
-    if draw(st.booleans()):
-        data = HEAD + b"".join(chunk(part) for part in parts if part) + b"0\r\n\r\n"
-    else:  # events and chunks that do not coincide
-        body, data = b"".join(parts), HEAD
-        for piece in cut(body, draw(st.lists(st.integers(0, 2000), max_size=6))):
-            data += chunk(piece) if piece else b""
-        data += b"0\r\n\r\n"
-    if draw(st.integers(0, 3)) == 0:
-        at = draw(st.integers(0, len(data)))
-        data = data[:at] + draw(st.binary(max_size=4)) + data[at + draw(st.integers(0, 4)) :]
-    return data
-
-
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(responses(), st.lists(st.integers(0, 5000), max_size=20))
 def test_parser_does_not_see_the_cuts(data: bytes, places: list[int]) -> None:
@@ -84,12 +38,14 @@ def test_parser_does_not_see_the_cuts(data: bytes, places: list[int]) -> None:
 
 def record_of(pieces: list[bytes], keep_output_ids: bool = False) -> tuple[Record, Response]:
     """What the worker keeps of a response that arrives as these reads."""
-    return Play(keep_output_ids).record(pieces)
+    with Play(keep_output_ids) as play:
+        return play.record(pieces)
 
 
 def kept(pieces: list[bytes], keep_output_ids: bool = False) -> tuple[object, ...]:
     """Everything that is judged later, times apart."""
-    return Play(keep_output_ids).kept(pieces)
+    with Play(keep_output_ids) as play:
+        return play.kept(pieces)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -98,16 +54,11 @@ def kept(pieces: list[bytes], keep_output_ids: bool = False) -> tuple[object, ..
 def test_reads_cut_at_chunks_or_anywhere_are_kept_alike(data: bytes, places: list[int], ids: bool) -> None:
     whole = kept([data], ids)
     assert kept(cut(data, places), ids) == whole
-    play = Play(ids)
-    for pieces in (at_chunks(stream(6)), at_chunks(data), at_chunks(data), cut(data, places)):
-        found = play.kept(pieces)  # the quick way, once the shapes are known
-    assert ids or found == whole
-    assert ids or play.kept(at_chunks(data)) == whole
-
-
-def at_chunks(data: bytes) -> list[bytes]:
-    """Cut behind everything that looks like the end of a one-event chunk."""
-    return [part + b"\n\n\r\n" for part in data.split(b"\n\n\r\n")[:-1]] + [data.split(b"\n\n\r\n")[-1]]
+    with Play(ids) as play:
+        for pieces in (at_chunks(stream(6)), at_chunks(data), at_chunks(data), cut(data, places)):
+            found = play.kept(pieces)  # the quick way, once the shapes are known
+        assert ids or found == whole
+        assert ids or play.kept(at_chunks(data)) == whole
 
 
 def test_the_quick_way_is_taken() -> None:
@@ -121,12 +72,12 @@ def test_the_quick_way_is_taken() -> None:
     assert not record.kept
 
     pieces = [HEAD + chunk(event(100)), *(chunk(event(n)) for n in range(101, 110))]
-    play = Play()
-    play.record(pieces)
-    assert play.looked == [len(piece) for piece in pieces]
-    play.record(pieces)
-    # The first holds head and event; the others are of known shape.
-    assert play.looked == [len(pieces[0])]
+    with Play() as play:
+        play.record(pieces)
+        assert play.looked == [len(piece) for piece in pieces]
+        play.record(pieces)
+        # The first holds head and event; the others are of known shape.
+        assert play.looked == [len(pieces[0])]
 
 
 def test_long_runs_hold_a_bounded_number_of_entries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.speculation import table
 from benchmarks.speculation.judged import Record
-from tests.gate.runs import ROOT
+from benchmarks.speculation.record import cut
+from tests.gate.runs import ROOT, gate
+from tokgate.gate.results import find_run
 from tokgate.verdict import Kind, Verdict
 
 ONE_B = Record(ROOT / "tests/assets/h200-matrix/1b")
@@ -92,3 +96,31 @@ def test_the_memory_of_graphs_beside_servers_that_start_is_anybodys() -> None:
 def test_the_page_is_made_from_the_records() -> None:
     page = table.PAGE.read_text(encoding="utf-8")
     assert f"{table.BEGIN}\n{table.text()}\n{table.END}" in page
+
+
+@pytest.mark.slow
+def test_a_run_is_cut_down_and_judged_again_as_it_was(tmp_path: Path) -> None:
+    config = ROOT / "benchmarks/speculation/config"
+    run = gate(
+        tmp_path,
+        f"--config-folder={config}",
+        "--engine=emulated:steady",
+        "--profiles=eagle3-graphs,eagle3-eager",
+        "--workloads=chat-bs1",
+        "--runs=2",
+        "--trace-steps=6",
+        "-k=net_gain or graph_launches or on_off",
+    )
+    cut(find_run(tmp_path / "results", "latest"), tmp_path / "asset")
+    again = {(v.subject, v.evidence["metric"]): v for v in Record(tmp_path / "asset").verdicts()}
+    told = [
+        v
+        for v in run.verdicts
+        if v.evidence.get("metric") in ("decode_tok_s", "graph launches", "graphs on/off")
+    ]
+    assert len(told) == 6
+    for verdict in told:
+        found = again[verdict.subject, verdict.evidence["metric"]]
+        assert (found.kind, found.headline) == (verdict.kind, verdict.headline)
+    text = "".join(path.read_text() for path in (tmp_path / "asset").glob("*.json"))
+    assert str(tmp_path) not in text

@@ -10,19 +10,17 @@ import pytest
 
 from tests.gate.runs import ROOT
 from tests.trace.kineto import Shape, steps
-from tokgate.config.gate import GateFile, load_gate
 from tokgate.config.profiles import Profile, load_profiles
 from tokgate.config.workloads import load_workloads
-from tokgate.gate.judge import Judge
 from tokgate.gate.launches import judge_launches
 from tokgate.gate.measurement import Measured
+from tokgate.gate.net_gain import judge_net_gain
 from tokgate.gate.traces import Traced, read
 from tokgate.load.sample import Sample
 from tokgate.verdict import Kind, Verdict
 
 Make = Callable[..., Sample]
 PROFILES = load_profiles(ROOT / "perf_tests/profiles.yaml")
-GATE: GateFile = load_gate(ROOT / "perf_tests/gate.yaml")
 EAGLE = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3, "attention_backend": "triton"}
 # The founding cycle: 29.1 ms verify, 0.9 ms of draft, 3.0 ms that nobody looked at.
 FOUNDING = Shape(verify=29_100, draft=600, extend=300, sampling=0, gap=3000, cpu_late=True)
@@ -113,15 +111,14 @@ def test_the_cpu_engine_has_no_graphs(make_sample: Make, traced: Callable[[Shape
     assert found.kind is Kind.NOT_APPLICABLE
 
 
-def test_the_founding_sentence(make_sample: Make, traced: Callable[[Shape], Traced], tmp_path: Path) -> None:
+def test_the_founding_sentence(make_sample: Make, traced: Callable[[Shape], Traced]) -> None:
     """What took days by hand: the notes' own figures, with the 3 ms a cycle that they never looked at."""
     workload = load_workloads(ROOT / "perf_tests/workloads.yaml", "emulated").get("chat-bs1")
-    judge = Judge(GATE, tmp_path, "tokgate accept", 1)
     one, other = (
         measured(make_sample, "eagle3-graphs", 2.0, 60.6),
         measured(make_sample, "baseline", None, 82.5),
     )
-    found = judge.net_gain(workload, one, other, traced(FOUNDING).cycles)
+    found = judge_net_gain(workload, one, other, traced(FOUNDING).cycles)
     assert found.kind is Kind.NET_LOSS
     assert found.line.startswith(
         "NET_LOSS chat-bs1[eagle3-graphs] 60.6 vs 82.5 tok/s without speculation, 0.73x (95 % CI 0.73..0.74,"
@@ -143,13 +140,12 @@ def test_the_founding_sentence(make_sample: Make, traced: Callable[[Shape], Trac
     )
 
 
-def test_without_a_trace_the_split_is_left_out(make_sample: Make, tmp_path: Path) -> None:
+def test_without_a_trace_the_split_is_left_out(make_sample: Make) -> None:
     workload = load_workloads(ROOT / "perf_tests/workloads.yaml", "emulated").get("chat-bs1")
-    judge = Judge(GATE, tmp_path, "tokgate accept", 1)
     one, other = (
         measured(make_sample, "eagle3-graphs", 2.0, 60.6),
         measured(make_sample, "baseline", None, 82.5),
     )
-    found = judge.net_gain(workload, one, other)
+    found = judge_net_gain(workload, one, other)
     assert "break-even accept length 2.72 = cycle 33.0 ms x 82.5 tok/s; measured 2.00" in found.body
     assert not any("verify" in line for line in found.body)

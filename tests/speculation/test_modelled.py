@@ -11,10 +11,9 @@ import pytest
 from tests.gate.runs import ROOT
 from tests.trace.kineto import Shape, steps
 from tokgate.analysis.cycles import Cycles
-from tokgate.config.gate import load_gate
 from tokgate.config.workloads import load_workloads
-from tokgate.gate.judge import Judge
 from tokgate.gate.measurement import Measured
+from tokgate.gate.net_gain import judge_net_gain
 from tokgate.gate.traces import read
 from tokgate.gate.verify_passes import VerifyPasses
 from tokgate.load.sample import Sample
@@ -52,26 +51,23 @@ def runs(make: Make, profile: str, **resolved: object) -> Measured:
     return Measured(tuple(samples), (), tuple(Path(f"{n}.json") for n in range(3)))
 
 
-def modelled(
-    make: Make, tmp_path: Path, cycles: Cycles, passes: VerifyPasses, **resolved: object
-) -> list[str]:
+def modelled(make: Make, cycles: Cycles, passes: VerifyPasses, **resolved: object) -> list[str]:
     one = runs(make, "eagle3-graphs", **resolved)
     base = tuple(
         make({"decode_tok_s": 600.0 + run}, run=run, resolved={"attention_backend": "triton"})
         for run in range(3)
     )
     other = Measured(base, (), tuple(Path(f"{n}.json") for n in range(3)))
-    judge = Judge(load_gate(ROOT / "perf_tests/gate.yaml"), tmp_path, "tokgate accept", 1)
-    body = judge.net_gain(WORKLOAD, one, other, cycles, passes.like(one)).body
+    body = judge_net_gain(WORKLOAD, one, other, cycles, passes.like(one)).body
     return [line for line in body if line.startswith(("modelled", "topk"))]
 
 
-def test_passes_of_two_sizes_give_a_token_its_price(make_sample: Make, trace: Trace, tmp_path: Path) -> None:
+def test_passes_of_two_sizes_give_a_token_its_price(make_sample: Make, trace: Trace) -> None:
     small, large = trace(1300), trace(2000)
     passes = VerifyPasses()
     passes.add(runs(make_sample, "eagle3-graphs"), small, 1)
     passes.add(runs(make_sample, "eagle3-graphs"), large, 8)
-    chain, trees = modelled(make_sample, tmp_path, small, passes)
+    chain, trees = modelled(make_sample, small, passes)
     # 28 tokens more cost 0.7 ms.
     assert chain.startswith(
         "modelled from these costs (chain, verify 0.025 ms a token more, from passes of 4, 32 tokens): "
@@ -84,13 +80,13 @@ def test_passes_of_two_sizes_give_a_token_its_price(make_sample: Make, trace: Tr
     assert trees.endswith("measure a profile with topk above 1")
 
 
-def test_passes_of_one_size_leave_trees_open(make_sample: Make, trace: Trace, tmp_path: Path) -> None:
+def test_passes_of_one_size_leave_trees_open(make_sample: Make, trace: Trace) -> None:
     passes = VerifyPasses()
     small = trace(1300)
     passes.add(runs(make_sample, "eagle3-graphs"), small, 1)
     passes.add(runs(make_sample, "eagle3-graphs"), small, 1)
     assert len(passes.like(runs(make_sample, "eagle3-graphs"))) == 1
-    chain, trees = modelled(make_sample, tmp_path, small, passes)
+    chain, trees = modelled(make_sample, small, passes)
     assert chain.startswith("modelled from these costs (chain, verify as measured): ")
     assert trees.startswith("topk above 1: not modelled")
 
@@ -110,10 +106,10 @@ def test_passes_of_other_backends_or_without_graphs_lie_on_another_line(
     assert len(passes.like(runs(make_sample, "eagle3-graphs"))) == 1
 
 
-def test_a_measured_tree_has_its_own_curve(make_sample: Make, trace: Trace, tmp_path: Path) -> None:
+def test_a_measured_tree_has_its_own_curve(make_sample: Make, trace: Trace) -> None:
     tree = {"speculative_eagle_topk": 4, "speculative_num_draft_tokens": 8}
     cycles = trace(1300)
     passes = VerifyPasses()
     passes.add(runs(make_sample, "tree", **tree), cycles, 1)
-    (line,) = modelled(make_sample, tmp_path, cycles, passes, **tree)
+    (line,) = modelled(make_sample, cycles, passes, **tree)
     assert line.startswith("modelled from these costs (tree of topk 4 and 8 tokens as measured): ")

@@ -14,10 +14,9 @@ from tests.gate.runs import ROOT
 from tokgate.analysis.cycles import Cycles, cycles
 from tokgate.analysis.step_parts import NoCycles
 from tokgate.cli import run
-from tokgate.config.gate import load_gate
 from tokgate.config.workloads import load_workloads
-from tokgate.gate.judge import Judge
 from tokgate.gate.measurement import Measured
+from tokgate.gate.net_gain import judge_net_gain
 from tokgate.load.sample import Sample
 from tokgate.report.explain_traces import explain_trace, rank_text
 from tokgate.sglang.trace_spans import label
@@ -142,7 +141,7 @@ def test_explain_compares_ranks() -> None:
     assert rank_text([*alone, other]) == ""
 
 
-def test_what_a_gain_is_made_of_on_two_h200s(make_sample: Callable[..., Sample], tmp_path: Path) -> None:
+def test_what_a_gain_is_made_of_on_two_h200s(make_sample: Callable[..., Sample]) -> None:
     """The runs of 2026-11-29 (8 B, tp 2, one request): why their rate scatters by 20 %."""
     runs = {
         "tp2-baseline": ([277.741, 277.692, 277.539, 277.413, 277.502], None, None),
@@ -163,7 +162,7 @@ def test_what_a_gain_is_made_of_on_two_h200s(make_sample: Callable[..., Sample],
             samples.append(make_sample(metrics, run=number, profile=profile, resolved=resolved))
         measured[profile] = Measured(tuple(samples), (), tuple(Path(f"{n}.json") for n in range(5)))
     workload = load_workloads(ROOT / "perf_tests/workloads.yaml", "gpu").get("chat-bs1")
-    verdict = Judge(load_gate(ROOT / "perf_tests/gate.yaml"), tmp_path, "tokgate accept", 1).net_gain(
+    verdict = judge_net_gain(
         workload,
         measured["tp2-eagle3-graphs"],
         measured["tp2-baseline"],

@@ -9,10 +9,15 @@ from tokgate import environments
 from tokgate.config.engine import Engine, load_engine, resolve_engine
 from tokgate.environments import engine as engine_environment
 from tokgate.environments.wanted import parse
-from tokgate.errors import ConfigFault, UsageFault
+from tokgate.errors import ConfigFault, HostFault, UsageFault
+from tokgate.host.gpu import open_nvml
 from tokgate.sglang.version import parse_version
 
 Say = Callable[[str], None]
+WITHOUT_NETWORK = (
+    "an engine that is here is named by its file or folder, as in --from old/engine.yaml",
+    "without network: carry one by ci.airgap (docs/how-to/airgap.md)",
+)
 
 
 def engine_named(text: str, say: Say) -> Engine:
@@ -27,12 +32,16 @@ def engine_named(text: str, say: Say) -> Engine:
     Raises:
         UsageFault: nothing of that name.
         ConfigFault: the file is faulty.
-        HostFault: the environment cannot be made.
+        HostFault: the environment cannot be made, or its server could not be measured here.
     """
     known = _known(text)
     if known is not None:
         return known
-    return load_engine(engine_environment.make(parse(text), environments.root(), say).engine_file)
+    _need_gpu(text)
+    try:
+        return load_engine(engine_environment.make(parse(text), environments.root(), say).engine_file)
+    except HostFault as fault:
+        raise HostFault(fault.headline, [*fault.details, *WITHOUT_NETWORK]) from fault
 
 
 def engine_of_commit(commit: str, repository: Path, say: Say) -> Engine:
@@ -42,8 +51,19 @@ def engine_of_commit(commit: str, repository: Path, say: Say) -> Engine:
         UsageFault: no such commit, or it cannot be built from.
         HostFault: a build or an installation failed.
     """
+    _need_gpu(commit)
     wanted = parse(f"commit:{commit}", repository)
     return load_engine(engine_environment.make(wanted, environments.root(), say).engine_file)
+
+
+def _need_gpu(what: str) -> None:
+    """An environment takes minutes and gigabytes: it is not made where its server could not be measured."""
+    absent = open_nvml()
+    if isinstance(absent, str):
+        raise HostFault(
+            f"SGLang {what} has no environment here and is made for a GPU, of which this host shows none: {absent}",
+            ["plan without one: --dry-run", "make one all the same: tokgate env make"],
+        )
 
 
 def planned_engine(text: str) -> Engine:

@@ -12,6 +12,7 @@ from typing import Any
 from tokgate.bump.question import BumpAsk, Histories, Pairing, check_names, metrics_asked
 from tokgate.config.engine import Engine
 from tokgate.config.profiles import Profile
+from tokgate.emulator.scenario import locate
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate import setup as gate_setup
 from tokgate.gate.parity import CASES
@@ -126,6 +127,8 @@ def prepare(options: BumpOptions, engines: tuple[Engine, Engine], *, wait_gpu_s:
     old, new = engines
     if old.kind != new.kind:
         raise UsageFault(f"a {old.kind} engine and a {new.kind} engine are never compared")
+    if new.kind == "emulated":
+        locate(new.scenario or "founding")  # the old one's is looked for by its setup
     setup = _setup(options, old, wait_gpu_s)
     check_names(setup.gate, Path(options.folder) / "gate.yaml")
     names = options.profiles or tuple(setup.profile_names())

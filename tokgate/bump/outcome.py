@@ -61,20 +61,27 @@ def report_of(
         moved_unknown=moved.unknown,
         defaults=tuple(item for group in groups for item in _defaults(group)),
         memory=tuple(item for group in groups for item in _memory(group)),
-        remarks=(
-            *campaign.remarks,
-            *(line for group in groups for line in group.runner.remarks()),
-            *remarks,
-        ),
+        remarks=(*campaign.remarks, *_of_runners(groups), *remarks),
         # Once all blocks are in, the last test was made: more blocks are another question.
         again=again if stopped_early else "",
         facts={
             "alpha_per_verdict": campaign.ask.alpha,
+            "beta": campaign.ask.gate.statistics.beta,
+            "blocks_max": campaign.ask.blocks_max,
             "seed": campaign.ask.seed,
             "pairing": campaign.ask.pairing,
             "runs_per_arm": campaign.ask.runs_per_arm,
         },
     )
+
+
+def _of_runners(groups: Sequence[Group]) -> list[str]:
+    """Each remark once, with the profiles that it is of."""
+    of: dict[str, list[str]] = {}
+    for group in groups:
+        for line in group.runner.remarks:
+            of.setdefault(line, []).extend(group.deciding)
+    return [f"{', '.join(names)}: {line}" for line, names in of.items()]
 
 
 def _label(engine: Engine, other: Engine) -> str:

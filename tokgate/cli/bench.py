@@ -321,8 +321,8 @@ def _show(url: str, server: str, plan: Workload, measured: Measurement) -> None:
     console.print(table)
     audit = measured.audit
     lag = "no kernel stamps" if audit.lag_p99_s is None else f"lag p99 {audit.lag_p99_s * 1e6:.0f} us"
-    console.print(
-        f"client: {audit.stamp_tier} stamps, {lag}, merged reads {audit.merged_read_share:.2%}", markup=False
-    )
+    reads = f"merged reads {audit.merged_read_share:.2%}"
+    read_by = "compiled" if audit.reader == "c" else f"python ({audit.reader_reason})"
+    console.print(f"client: {audit.stamp_tier} stamps, {lag}, {reads}, reader {read_by}", markup=False)
     for reason in measured.void:
         console.print(f"VOID {reason.cause}: {reason.message}", markup=False)

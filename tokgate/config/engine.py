@@ -115,8 +115,8 @@ def resolve_engine(name: str, environments: Path) -> Engine:
     """An engine by ``--engine FILE|NAME``.
 
     Args:
-        name: a path to an engine file; ``emulated`` or ``emulated:SCENARIO``; or the name of an
-            environment that ``tokgate env make`` wrote under ``environments``.
+        name: a path to an engine file, or to a folder with an ``engine.yaml``; ``emulated`` or
+            ``emulated:SCENARIO``; or the name of an environment that ``tokgate env make`` wrote under ``environments``.
         environments: folder of made environments (``<name>/engine.yaml``).
 
     Raises:
@@ -131,6 +131,8 @@ def resolve_engine(name: str, environments: Path) -> Engine:
     path = Path(name)
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         return load_engine(path)
+    if (path / "engine.yaml").is_file():
+        return load_engine(path / "engine.yaml")
     made = environments / name / "engine.yaml"
     if made.is_file():
         return load_engine(made)

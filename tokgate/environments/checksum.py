@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ class Contents:
     Attributes:
         versions: package name, normalised, to version.
         digest: SHA-256 over every package's name, version and recorded files (path, SHA-256, size).
-        damaged: files that are missing or whose size is not the recorded one, as ``path: reason``.
+        damaged: files that are missing or whose size no package recorded, as ``path: reason``.
         file_bytes: recorded size of all files, bytes.
     """
 
@@ -32,10 +33,14 @@ def contents(site_packages: Path) -> Contents:
 
     Compiled bytecode is left out: Python writes it as it pleases. So is the list of files that an
     installer generates (console scripts, its own notes), whose content names the environment's path.
+
+    Some packages bring a file of the same path (``build_backend.py``, ``tests/__init__.py``): whichever came
+    last is there, and as good as the other.
     """
     versions: dict[str, str] = {}
     total = hashlib.sha256()
     damaged: list[str] = []
+    recorded: dict[str, list[int]] = {}
     file_bytes = 0
     for info in sorted(site_packages.glob("*.dist-info")):
         name, _, version = info.name.removesuffix(".dist-info").rpartition("-")
@@ -53,15 +58,17 @@ def contents(site_packages: Path) -> Contents:
             file_bytes += int(size)
             if not path.startswith(("../", f"{info.name}/")):
                 total.update(f"{path} {checksum} {size}\n".encode())
-            reason = _fault(site_packages / path, int(size))
-            if reason:
-                damaged.append(f"{path}: {reason}")
+            recorded.setdefault(path, []).append(int(size))
+    for path, sizes in recorded.items():
+        reason = _fault(site_packages / path, sizes)
+        if reason:
+            damaged.append(f"{path}: {reason}")
     return Contents(versions, total.hexdigest(), tuple(damaged), file_bytes)
 
 
-def _fault(path: Path, size: int) -> str | None:
+def _fault(path: Path, sizes: Sequence[int]) -> str | None:
     try:
         found = path.stat().st_size
     except OSError as error:
         return error.strerror or "missing"
-    return None if found == size else f"{found} bytes, recorded {size}"
+    return None if found in sizes else f"{found} bytes, recorded {' or '.join(map(str, sizes))}"

@@ -78,6 +78,8 @@ def _of_folder(folder: Path, root: Path, say: Say) -> Built:
 
 
 def _of_commit(wanted: Wanted, root: Path, say: Say) -> Built:
+    if wanted.source == "commit" and _asked_git(Path(wanted.location), "--git-dir") is None:
+        raise UsageFault(f"--repo {wanted.location} is no git clone")
     with tempfile.TemporaryDirectory(prefix="tokgate-git-") as scratch:
         clone = Path(scratch, "clone")
         local = ["--shared"] if wanted.source == "commit" else ["--filter=blob:none"]
@@ -165,12 +167,18 @@ def _is_project(folder: Path) -> bool:
 
 
 def _git_top(folder: Path) -> Path | None:
-    command = ["git", "-C", str(folder), "rev-parse", "--show-toplevel"]
+    found = _asked_git(folder, "--show-toplevel")
+    return None if found is None else Path(found)
+
+
+def _asked_git(folder: Path, what: str) -> str | None:
+    """What ``git rev-parse`` says of a folder; ``None`` where it is not below a repository, or there is no git."""
+    command = ["git", "-C", str(folder), "rev-parse", what]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return None
-    return Path(done.stdout.strip()) if done.returncode == 0 else None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _git(arguments: list[str], cwd: Path) -> None:

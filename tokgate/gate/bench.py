@@ -60,7 +60,13 @@ class Launched(Protocol):
 
 
 class Bench(Protocol):
-    """Launches servers to measure on. The real one is :class:`tokgate.gate.arms.ServerBench`."""
+    """Launches servers to measure on. The real one is :class:`tokgate.gate.arms.ServerBench`.
+
+    Attributes:
+        remarks: what a reader should know of how servers ended, one line each.
+    """
+
+    remarks: list[str]
 
     def launch(self, number: int, arms: Sequence[Arm]) -> AbstractContextManager[Launched]:
         """Start the arms' servers at the same time, for block ``number``; leaving it stops them all.

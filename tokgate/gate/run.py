@@ -24,6 +24,7 @@ from tokgate.gate.faults import verdict_of
 from tokgate.gate.judge import SPEED, Judge
 from tokgate.gate.launches import judge_launches
 from tokgate.gate.measurement import Measurer
+from tokgate.gate.net_gain import judge_net_gain
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.results import Results, write_text
 from tokgate.gate.rooflines import Rooflines
@@ -223,7 +224,7 @@ class Run:
         cycles = None if traced is None else traced.cycles
         passes = self._verify_passes_like(visit, measured) if traced else ()
         against = self.campaign.visit(reference.name).measured(workload)
-        verdict = self.judge.net_gain(workload, measured, against, cycles, passes)
+        verdict = judge_net_gain(workload, measured, against, cycles, passes)
         return self._against_profile(verdict, measured, reference.name, workload, "gain")
 
     def _against_profile(

@@ -1,8 +1,7 @@
 """Settling: what one launch and stored figures leave open is decided by blocks, as far as a budget goes.
 
-A build is held against a reference build, launched again and again beside it; a profile against its reference, the
-same without graphs or with the other attention mode, so that the verdict covers what a launch does.
-See docs/decisions/settling.md.
+A build is held against a reference build, launched again and again beside it; a speculative profile against its
+reference, so that the verdict covers what a launch does. See docs/decisions/settling.md.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class Settling:
         clock: seconds, monotonic.
 
     Attributes:
-        remarks: causes of void runs that nobody could watch in blocks, one line each.
+        remarks: what a reader should know of the blocks, one line each.
     """
 
     def __init__(
@@ -245,7 +244,7 @@ class Settling:
             notes.append(f"{who} could not be measured: {fault.headline}")
         finally:
             self._budget.spent(arms[1].profile.name, self._clock() - began)
-            self.remarks += [f"blocks of {name}: {remark}" for remark in runner.remarks()]
+            self.remarks += [f"blocks of {name}: {remark}" for remark in runner.remarks]
         return (deciding if runner.blocks else None), tuple(dict.fromkeys(notes))
 
     def _limit_name(self, metric: str) -> str:

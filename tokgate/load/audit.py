@@ -33,6 +33,8 @@ def audit(recording: Recording) -> Audit:
     # A read that ends a group of merged events: its predecessor is marked.
     groups = np.append(False, timeline.merged[:-1])[reads] if len(timeline.merged) else reads
     return Audit(
+        reader=recording.reader[0],
+        reader_reason=recording.reader[1],
         stamp_tier="tap" if tapped else "kernel" if kernel else "user",
         lag_p99_s=float(np.percentile(lags[stamped], 99)) if kernel else None,
         merged_read_share=float(groups.mean()) if len(groups) else 0.0,

@@ -7,11 +7,13 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Literal, get_args
 
+from tokgate import environments
 from tokgate.config.workloads import Workload
 from tokgate.errors import HostFault, LoadFault, UsageFault
-from tokgate.load import arrivals, audit, routes
+from tokgate.load import arrivals, audit, library, routes
 from tokgate.load.metrics import Slo, metrics
 from tokgate.load.processes import Progress, run_workers
 from tokgate.load.prompts import PromptSet
@@ -22,6 +24,7 @@ from tokgate.load.scratch import scratch, write_requests
 from tokgate.load.tap import allowed
 
 Stamps = Literal["kernel", "tap"]
+ReadBy = Literal["auto", "c", "python"]
 
 # One worker reads about 100k chunks/s on a free core; half of that leaves room for bursts.
 SLOTS_PER_WORKER = 256
@@ -110,6 +113,7 @@ def measure(
     ramp_s: float = 0.0,
     workers: int | None = None,
     stamps: Stamps = "kernel",
+    reader: ReadBy = "auto",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Measurement:
     """Run a workload once.
@@ -126,12 +130,13 @@ def measure(
         ramp_s: spread the first request of each slot of a closed loop over this time.
         workers: client processes; by default one per 256 concurrent streams.
         stamps: who dates what arrives: the kernel at each socket, or a tap on the wire.
+        reader: what reads: compiled code (``c``), Python, or compiled code where it can be had.
         on_progress: called about four times a second.
 
     Raises:
         Stall: a deadline passed.
         LoadFault: a worker died or hung.
-        HostFault: the tap is asked for and not allowed.
+        HostFault: the tap is asked for and not allowed, or compiled code is and cannot be had.
         UsageFault: the URL (a host that does not resolve, say) or the prompts do not fit.
     """
     protocol = protocol or Protocol()
@@ -156,6 +161,7 @@ def measure(
     slots = min(workload.concurrency, len(bodies)) if closed else 0
     count = min(workers or -(-max(slots, 1) // SLOTS_PER_WORKER), max(slots, 1) if closed else len(bodies))
     with scratch() as folder:
+        read_by = _read_by(reader, folder)
         spans = write_requests(folder / "requests.bin", bodies)
         for worker in range(count):
             plan = [
@@ -171,15 +177,43 @@ def measure(
                 "keep_output_ids": keep_output_ids,
                 "pin_cpus": sorted(pin_cpus) if pin_cpus else None,
                 "stamps": stamps,
+                "reader": read_by,
             }
             (folder / f"job{worker}.json").write_text(json.dumps(job), encoding="utf-8")
         start_ns = run_workers(folder, count, len(bodies), deadlines.worker_s, on_progress)
         recording = read([folder / f"result{worker}.bin" for worker in range(count)], start_ns)
+    if read_by["must"] and recording.reader[0] != "c":
+        raise _no_compiled_reader(recording.reader[1])
     lengths = {i: len(ids) for i, ids in enumerate(prompts.ids or ())}
     measurement = _judge(recording, prompts, slots, count, asked, lengths, slo)
     if recording.stalls:
         raise Stall(*recording.stalls[0], measurement)
     return measurement
+
+
+def _read_by(asked: ReadBy, workplace: Path) -> dict[str, str]:
+    """For the worker: ``name`` of the reader, ``why`` not the compiled one, its ``library``, whether it ``must`` be."""
+    if asked == "auto":
+        named = os.environ.get("TOKGATE_READER", "auto")
+        if named not in get_args(ReadBy):
+            raise UsageFault(f"TOKGATE_READER={named}: expected {', '.join(get_args(ReadBy))}")
+        asked = named  # type: ignore[assignment]
+    must = "must" if asked == "c" else ""
+    if asked == "python":
+        return {"name": "python", "why": "asked for", "library": "", "must": must}
+    try:
+        made = library.made(environments.home() / "lib", workplace)
+    except (library.Unavailable, RuntimeError) as error:  # the latter: a user without a home
+        if must:
+            raise _no_compiled_reader(str(error)) from None
+        return {"name": "python", "why": str(error), "library": "", "must": must}
+    return {"name": "c", "why": "", "library": str(made), "must": must}
+
+
+def _no_compiled_reader(why: str) -> HostFault:
+    return HostFault(
+        f"the compiled reader cannot be had: {why}", ["without TOKGATE_READER=c Python reads instead"]
+    )
 
 
 def _judge(

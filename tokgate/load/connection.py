@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import select
 import socket
 import time
@@ -28,8 +29,12 @@ Receive = Callable[[list[bytearray], int], tuple[int, list[tuple[int, int, bytes
 class Stream:
     """A connection and what is on it.
 
+    Args:
+        on_align: called when :meth:`align` was, with this stream.
+
     Attributes:
         sock: ``None`` while closed.
+        fd: the socket's descriptor, -1 while closed.
         recv: ``sock.recvmsg_into``.
         line: what is known of this connection.
         aligned: the next read may be one whole event in the middle of a stream.
@@ -45,7 +50,9 @@ class Stream:
         "_mark",
         "aligned",
         "connecting",
+        "fd",
         "line",
+        "on_align",
         "opening",
         "progress_at_ns",
         "progress_ns",
@@ -59,8 +66,10 @@ class Stream:
         "unsent",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, on_align: Callable[[Stream], None] | None = None) -> None:
+        self.on_align = on_align
         self.sock: socket.socket | None = None
+        self.fd = -1
         self.recv: Receive | None = None
         self.line: Line | None = None
         self.connecting = False
@@ -89,24 +98,30 @@ class Stream:
             ask_for_stamps(sock)
             code = sock.connect_ex(where)
             if code not in (0, errno.EINPROGRESS):
-                raise OSError(code, errno.errorcode.get(code, str(code)))
+                raise OSError(code, os.strerror(code))
         except OSError:
             sock.close()
             raise
-        self.sock, self.recv = sock, sock.recvmsg_into
+        self.adopt(sock)
         self.line = Line(sock.getsockname()[1])
         self.connecting = code != 0
         self.served = 0
         self.unsent = memoryview(b"")
-        return sock.fileno()
+        return self.fd
+
+    def adopt(self, sock: socket.socket) -> None:
+        """Receive from this socket."""
+        self.sock, self.recv, self.fd = sock, sock.recvmsg_into, sock.fileno()
+        self.align(False)
 
     def close(self) -> None:
         """Close the connection, if open."""
+        self.align(False)
         if self.sock is not None:
             self.sock.close()
         self.sock = self.recv = None
+        self.fd = -1
         self.connecting = False
-        self.align(False)
 
     def begin(self, record: Record, request: memoryview, now_ns: int) -> None:
         """Put a request on the connection; :meth:`write` sends it."""
@@ -122,6 +137,8 @@ class Stream:
         """Whether the next read may be one whole event in the middle of a stream."""
         self.aligned = aligned
         self.shift = self._mark << SHIFT if aligned and self._mark >= 0 else NO_SHAPE
+        if self.on_align is not None:
+            self.on_align(self)
 
     @property
     def learned(self) -> bool:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tokgate.load import clock
-from tokgate.load.connection import CONTROL, READ_SIZE, READABLE, Address, Stream
+from tokgate.load.connection import CONTROL, READ_SIZE, READABLE, Stream
 from tokgate.load.limits import Limits
+from tokgate.load.pool import Pool
 from tokgate.load.reader import Control, Reader
-from tokgate.load.record import Line, Log, Record
+from tokgate.load.record import Line, Record
 
 TICK_NS = 50_000_000
 BEAT_NS = 250_000_000
@@ -21,9 +22,6 @@ BEAT_NS = 250_000_000
 # costs more than to read it. Kernel stamps date arrival meanwhile. For c streams it waits c * 2 us.
 LINGER_S, LINGER_STREAM_S, LINGER_LEAST_S = 250e-6, 2e-6, 100e-6
 _IN, _OUT = READABLE, select.EPOLLOUT
-# Edge-triggered: the kernel need not look at each connection a second time after its read. An edge tells
-# of new bytes once, so a read that may have left some is followed by another.
-_WATCH = _IN | select.EPOLLET | select.EPOLLRDHUP
 _STDIN = 0
 
 
@@ -39,12 +37,12 @@ class Loop:
             (list of [prompt index, offset_ns, start, stop, tokens asked] in the order of sending),
             ``deadlines``, ``keep_output_ids``.
         data: the requests' bytes; a plan entry's start and stop cut its request out of it.
+        reader: makes the reader, given the epoll that wakes the loop.
         lingers: may wait a little before it reads, since the kernel stamps what arrives.
         on_tick: called about 20 times a second.
 
     Attributes:
         records: one per request of the plan.
-        lines: connections in the order of opening.
         clocks: samples of (CLOCK_MONOTONIC ns, CLOCK_REALTIME ns - CLOCK_MONOTONIC ns).
     """
 
@@ -52,47 +50,43 @@ class Loop:
         self,
         job: dict[str, Any],
         data: memoryview,
+        reader: Callable[[select.epoll], Reader],
         *,
         lingers: bool = True,
         on_tick: Callable[[], None] | None = None,
     ) -> None:
-        self._address: Address = (job["address"][0], tuple(job["address"][1]))
         self._slots: int = job["slots"]
         self._plan: deque[list[int]] = deque(job["plan"])
         self._limits = Limits.of(job["deadlines"])
-        self._log = Log()
-        self._reader = Reader(self._log, job["keep_output_ids"])
+        self._epoll = select.epoll()
+        self._reader = reader(self._epoll)
+        self._log = self._reader.log
+        address = job["address"]
+        self._pool = Pool((address[0], tuple(address[1])), self._epoll, self._reader.on_align)
         self._data = data
         self._lingers = lingers
         self._on_tick = on_tick
-        self._epoll = select.epoll()
-        self._by_fd: dict[int, Stream] = {}
-        self._idle: list[Stream] = []
         self._active = 0
         self._done = self._failed = 0
         self._start_ns = 0
         self._drain_from_ns = 0
         self._next_beat_ns = 0
         self.records: list[Record] = []
-        self.lines: list[Line] = []
         self.clocks: list[tuple[int, int]] = []
+
+    @property
+    def lines(self) -> list[Line]:
+        """Connections in the order of opening."""
+        return self._pool.lines
 
     def connect(self) -> None:
         """Open the connections before the clock starts: one per slot, or a reserve for open loop."""
-        for _ in range(self._slots or min(64, len(self._plan))):
-            stream = Stream()
-            self._open(stream)
-            self._idle.append(stream)
-        deadline = time.monotonic() + 5
-        while any(s.connecting for s in self._by_fd.values()) and time.monotonic() < deadline:
-            for fd, _ in self._epoll.poll(0.05):
-                self._writable(self._by_fd[fd])
+        self._pool.reserve(self._slots or min(64, len(self._plan)), within_s=5)
         self._epoll.register(_STDIN, _IN)
 
     def close(self) -> None:
         """Close every connection."""
-        for stream in list(self._by_fd.values()):
-            stream.close()
+        self._pool.close()
         self._epoll.close()
 
     def run(self, start_ns: int) -> None:
@@ -102,14 +96,13 @@ class Loop:
             Aborted: the client closed the pipe.
         """
         self._start_ns = start_ns
-        sweep, poll, by_fd, rest = self._reader.sweep, self._epoll.poll, self._by_fd, self._rest
+        sweep, streams, rest = self._reader.sweep, self._pool.streams, self._rest
         self.clocks.append(clock.sample())
         next_tick = 0
         self._dispatch()
         while self._active or self._plan:
-            ready = poll(self._wait())
-            sweep(ready, by_fd, rest)
-            if self._lingers and len(ready) * 4 < self._active and (self._slots or not self._plan):
+            ready = sweep(self._wait(), streams, rest)
+            if self._lingers and ready * 4 < self._active and (self._slots or not self._plan):
                 linger_s = min(LINGER_S, self._active * LINGER_STREAM_S)
                 if linger_s >= LINGER_LEAST_S:
                     time.sleep(linger_s)
@@ -121,7 +114,7 @@ class Loop:
         self.clocks.append(clock.sample())
 
     def _rest(self, fd: int, mask: int, stream: Stream | None, size: int, control: Control, now: int) -> None:
-        """What is no plain event: see :meth:`Reader.sweep`."""
+        """What is no plain event: see :data:`tokgate.load.reader.Rest`."""
         if stream is None:
             if fd == _STDIN and not os.read(_STDIN, 64):
                 raise Aborted
@@ -144,7 +137,7 @@ class Loop:
             if not size:
                 self._closed(stream, "")
             elif stream.record is None:  # bytes that nobody asked for: the connection is out of step
-                self._drop(stream)
+                self._pool.drop(stream)
             elif self._reader.take(stream, size, control, now):
                 self._finish(stream)
                 self._dispatch()
@@ -154,7 +147,7 @@ class Loop:
 
     def _wait(self) -> float:
         """How long to wait for the next read, seconds; precise when a request is due soon."""
-        if not self._plan or (self._slots and not self._idle):
+        if not self._plan or (self._slots and not self._pool.free):
             return 0.05
         due_s = (self._start_ns + self._plan[0][1] - time.monotonic_ns()) / 1e9
         if due_s > 0.05:
@@ -167,7 +160,7 @@ class Loop:
     def _dispatch(self) -> None:
         """Send what is due."""
         while self._plan:
-            if self._slots and not self._idle:
+            if self._slots and not self._pool.free:
                 return
             now = time.monotonic_ns()
             index, offset, start, stop, asked = self._plan[0]
@@ -175,7 +168,7 @@ class Loop:
             if due > now:
                 return
             self._plan.popleft()
-            stream = self._idle.pop() if self._idle else Stream()
+            stream = self._pool.take()
             record = Record(index, asked, due)
             self.records.append(record)
             self._active += 1
@@ -191,54 +184,29 @@ class Loop:
             record.sent_ns = time.monotonic_ns()
             if self._slots:  # closed loop: due when it is sent
                 record.intended_ns = record.sent_ns
-        if stream.sock is None:
-            if not self._open(stream):
-                return
-            stream.unsent = stream.request
-        line = stream.line
-        assert line is not None
-        record.line, record.requested_at = line, line.requested
-        line.requested += len(stream.request)
         try:
-            complete = stream.write()
+            if stream.sock is None:
+                self._pool.open(stream)
+                stream.unsent = stream.request
+            line = stream.line
+            assert line is not None
+            record.line, record.requested_at = line, line.requested
+            line.requested += len(stream.request)
+            self._pool.send(stream)
         except OSError as error:
-            self._closed(stream, str(error))
-            return
-        if not complete:
-            self._epoll.modify(stream.sock.fileno(), _WATCH | _OUT)  # type: ignore[union-attr]
-
-    def _open(self, stream: Stream) -> bool:
-        try:
-            fd = stream.open(self._address)
-        except OSError as error:
-            self._closed(stream, str(error))
-            return False
-        self._by_fd[fd] = stream
-        assert stream.line is not None
-        self.lines.append(stream.line)
-        self._epoll.register(fd, _WATCH | _OUT if stream.connecting else _WATCH)
-        return True
+            self._closed(stream, error.strerror or str(error))
 
     def _writable(self, stream: Stream) -> None:
-        if stream.sock is None:
-            return
-        if stream.connecting:
-            code = stream.sock.getsockopt(1, 4)  # SOL_SOCKET, SO_ERROR
-            if code:
-                self._closed(stream, os.strerror(code))
-                return
-            stream.connecting = False
         try:
-            if stream.write():
-                self._epoll.modify(stream.sock.fileno(), _WATCH)
+            self._pool.flush(stream)
         except OSError as error:
-            self._closed(stream, str(error))
+            self._closed(stream, error.strerror or str(error))
 
     def _closed(self, stream: Stream, why: str) -> None:
         """The connection is gone."""
         record, reused = stream.record, stream.served > 0
         refused = stream.connecting or stream.sock is None
-        self._drop(stream)
+        self._pool.drop(stream)
         if record is None:
             return
         if reused and not stream.response.begun and not record.reconnects:
@@ -253,13 +221,6 @@ class Loop:
         elif not stream.response.finished and stream.response.status in (0, 200):
             record.fail("early_close", why or "the server closed the connection inside the response")
         self._finish(stream)
-
-    def _drop(self, stream: Stream) -> None:
-        if stream.sock is not None:
-            fd = stream.sock.fileno()
-            self._by_fd.pop(fd, None)
-            self._epoll.unregister(fd)
-            stream.close()
 
     def _finish(self, stream: Stream) -> None:
         """The request is over: judge the response, free the connection, send what waits."""
@@ -281,8 +242,8 @@ class Loop:
         self._done += 1
         self._failed += bool(record.outcome)
         if stream.sock is not None and not response.keep_alive:
-            self._drop(stream)
-        self._idle.append(stream)
+            self._pool.drop(stream)
+        self._pool.give_back(stream)
 
     def _tick(self) -> None:
         """Deadlines, the clock sample of each second, the beat."""
@@ -294,7 +255,9 @@ class Loop:
         if now >= self._next_beat_ns:
             self._next_beat_ns = now + BEAT_NS
             self.beat()
-        for stream in [s for s in self._by_fd.values() if s.record is not None]:
+        busy = [s for s in self._pool.streams.values() if s.record is not None]
+        self._reader.catch_up(busy)
+        for stream in busy:
             overdue = self._limits.overdue(stream, now, self._drain_from_ns)
             if overdue is not None:
                 self._stall(stream, *overdue)
@@ -308,7 +271,7 @@ class Loop:
             record.fail("unsent", "an earlier request stalled")
             self.records.append(record)
         self._plan.clear()
-        self._drop(stream)
+        self._pool.drop(stream)
         self._finish(stream)
 
     def beat(self) -> None:

@@ -7,8 +7,9 @@ the same: how reads are cut changes times, never facts.
 
 from __future__ import annotations
 
+import select
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from struct import Struct
 from typing import Any
 
@@ -21,6 +22,9 @@ MAX_SHAPES = 20_000
 _NEVER = bytes(READ_SIZE + 1)  # longer than the buffer, so that it never begins with it
 _CR = 13
 Control = list[tuple[int, int, bytes]]
+# Called as ``rest(fd, mask, stream, size, control, now)`` for everything but an event in the middle: with the
+# read in the buffer, or with size -1 when nothing was read.
+Rest = Callable[[int, int, Stream | None, int, Control, int], None]
 # Unpacks a read into its first bytes, the mark of the middle, what is kept, and its last bytes.
 Unpack = Callable[[bytearray], tuple[Any, ...]]
 
@@ -29,19 +33,27 @@ class Reader:
     """The receive buffer and what is done with it.
 
     Args:
+        poller: watches the connections.
         log: receives the events.
         keep_output_ids: keep token ids. A server that sends only new ids has all its events kept whole, one
             that repeats them (SGLang from 0.5.6) only the last; which it is shows at the first second event.
 
     Attributes:
         buffer: where a read is put, from its start.
+        log: the events.
+        on_align: what its streams call, see :class:`tokgate.load.connection.Stream`.
     """
 
-    __slots__ = ("_find", "_heads", "_keep_whole", "_log", "_mark", "_shapes", "_view", "buffer")
+    __slots__ = (
+        *("_find", "_heads", "_keep_whole", "_mark", "_poll", "_shapes", "_view"),
+        *("buffer", "log", "on_align"),
+    )
 
-    def __init__(self, log: Log, keep_output_ids: bool) -> None:
+    def __init__(self, poller: select.epoll, log: Log, keep_output_ids: bool) -> None:
         self.buffer = bytearray(READ_SIZE)
-        self._log = log
+        self.log = log
+        self.on_align: Callable[[Stream], None] | None = None
+        self._poll = poller.poll
         self._view = memoryview(self.buffer)
         self._find = self.buffer.find
         self._heads: dict[int, bytes] = {}
@@ -49,22 +61,20 @@ class Reader:
         self._mark = -1  # of the event learned last
         self._keep_whole = keep_output_ids
 
-    def sweep(
-        self,
-        ready: Sequence[tuple[int, int]],
-        streams: Mapping[int, Stream],
-        rest: Callable[[int, int, Stream | None, int, Control, int], None],
-    ) -> None:
+    def sweep(self, wait_s: float, streams: Mapping[int, Stream], rest: Rest) -> int:
         """Read once from each connection that is ready. This is the hot path: nearly every read ends here.
 
         Args:
-            ready: as epoll gives it.
+            wait_s: how long to wait for one, seconds.
             streams: by descriptor.
-            rest: called as ``rest(fd, mask, stream, size, control, now)`` for everything but an event in the
-                middle: with the read in the buffer, or with size -1 when nothing was read.
+            rest: takes what is no plain event.
+
+        Returns:
+            How many were ready.
         """
+        ready = self._poll(wait_s)
         buffer, find, buffers, control_size = self.buffer, self._find, [self.buffer], CONTROL
-        shape_of, append, clock, stream_of = self._shapes.get, self._log.append, time.time_ns, streams.get
+        shape_of, append, clock, stream_of = self._shapes.get, self.log.append, time.time_ns, streams.get
         middle_mark, end_mark, no_stamp, readable = MIDDLE, END, NO_STAMP, READABLE
         for fd, mask in ready:
             stream = stream_of(fd)
@@ -91,6 +101,10 @@ class Reader:
                     append((record, now, control[0][2] if control else no_stamp, kept, size))  # type: ignore[arg-type]
                     continue
             rest(fd, mask, stream, size, control, now)
+        return len(ready)
+
+    def catch_up(self, streams: Iterable[Stream]) -> None:
+        """Bring the records' ``last_ns`` up to date; here they always are."""
 
     def take(self, stream: Stream, size: int, control: Control, now: int) -> bool:
         """Take ``size`` bytes of the buffer, read for ``stream``.
@@ -117,7 +131,7 @@ class Reader:
                 whole = not record.last_ns or self._keep_whole or MIDDLE not in payload
                 record.last_ns = now
                 kept = Whole(payload) if whole else payload[-TAIL - 1 : -1]
-                self._log.append((record, now, stamp, kept, at + end - logged))
+                self.log.append((record, now, stamp, kept, at + end - logged))
                 logged = at + end
                 if self._keep_whole:
                     self._is_new_only(stream, payload)
@@ -126,10 +140,10 @@ class Reader:
             if stream.aligned and not stream.learned:
                 stream.learn(self._mark)  # streams of one server are alike
             if stream.aligned and logged < at:
-                self._log.append((record, now, stamp, None, at - logged))
+                self.log.append((record, now, stamp, None, at - logged))
                 logged = at
         if logged < size:
-            self._log.append((record, now, stamp, None, size - logged))
+            self.log.append((record, now, stamp, None, size - logged))
         return response.finished
 
     def _is_new_only(self, stream: Stream, payload: bytes) -> None:
@@ -141,10 +155,10 @@ class Reader:
             stream.opening = b""
 
     def _several(self, stream: Stream, start: int, size: int, stamp: bytes, now: int) -> int:
-        """Keep the events in the middle that follow each other from ``start`` on; return where they end.
+        """Keep the events that follow each other from ``start`` on, a chunk each; return where they end.
 
-        A client that was held up finds many in one read, and must not fall further behind by parsing them. An
-        event that fills its read teaches its shape.
+        A client that was held up finds many in one read, and must not fall further behind by parsing them; and all
+        streams may end at once. An event in the middle that fills its read teaches its shape.
         """
         record, buffer = stream.record, self.buffer
         assert record is not None
@@ -155,17 +169,23 @@ class Reader:
             if (
                 not length
                 or end > size
-                or not buffer.startswith(b"data: {", at + 2)
-                or not buffer.endswith(END, at, end)
+                or not buffer.startswith(b"data: ", at + 2)
+                or not buffer.endswith(b"\n\n\r\n", at, end)
                 or self._find(b"\n", at + 2, end) != end - 4
-                or (middle := buffer.rfind(MIDDLE, at, end)) < 0
+                or buffer[end - 5] == _CR
             ):
                 return start
-            if start == 0 and end == size:
-                self._learn(stream, middle, size)
+            middle = buffer.rfind(MIDDLE, at, end)
+            if middle < 0:
+                kept: bytes = Whole(self._view[at + 8 : end - 4])
+            elif buffer.startswith(b"{", at + 8) and buffer.endswith(END, at, end):
+                if start == 0 and end == size:
+                    self._learn(stream, middle, size)
+                kept = bytes(self._view[max(at + 8, end - 5 - TAIL) : end - 5])
+            else:
+                return start
             record.last_ns = now
-            kept = bytes(self._view[max(at + 8, end - 5 - TAIL) : end - 5])
-            self._log.append((record, now, stamp, kept, end - start))
+            self.log.append((record, now, stamp, kept, end - start))
             start = end
         return start
 

@@ -47,6 +47,7 @@ class Recording:
         timeline: all token-bearing events.
         counted: the server gave running token counters.
         stamped: the kernel stamps reads on this host.
+        reader: who read, ``c`` or ``python``, and why not the compiled one; of several workers the slowest kind.
         drops: packets that a tap on the wire missed; ``None`` without a tap.
         unread_bytes: with a tap, the most that lay unread on a connection when an event arrived.
         window_s: how long the workers sent and read.
@@ -63,6 +64,7 @@ class Recording:
     timeline: Timeline
     counted: bool
     stamped: bool
+    reader: tuple[str, str]
     drops: int | None
     unread_bytes: int
     window_s: float
@@ -119,6 +121,7 @@ def read(paths: Sequence[Path], start_ns: int) -> Recording:
         timeline=timeline,
         counted=all(b.counted for b in built),
         stamped=all(part.header["stamped"] for part in parts),
+        reader=max((_pair(part.header["reader"]) for part in parts), default=("", "")),
         drops=sum(part.header["tap"]["drops"] for part in parts) if tapped else None,
         unread_bytes=max((part.unread_bytes for part in parts), default=0),
         window_s=max((part.header["window_s"] for part in parts), default=0.0),
@@ -143,6 +146,11 @@ def _starts(requests: Sequence[dict[str, Any]]) -> list[int]:
 def _clock_step(clocks: Sequence[Sequence[int]]) -> float:
     offsets = np.array([offset for _, offset in clocks])
     return float(np.abs(np.diff(offsets)).max() / 1e9) if len(offsets) > 1 else 0.0
+
+
+def _pair(reader: Sequence[str]) -> tuple[str, str]:
+    name, why = reader
+    return name, why
 
 
 def _read_part(path: Path, start_ns: int) -> _Part:

@@ -104,6 +104,8 @@ class Audit:
         client_cpu_s, client_run_delay_s: CPU time and time runnable but not running, of the client.
         client_peak_mib: peak memory of the client, its workers added up; ``None`` in older Samples.
         clock_step_s: largest step between CLOCK_REALTIME and CLOCK_MONOTONIC seen during the run.
+        reader: what read the connections, ``c`` (compiled) or ``python``; ``None`` in older Samples.
+        reader_reason: why it was not the compiled one; empty when it was.
     """
 
     stamp_tier: str
@@ -114,6 +116,8 @@ class Audit:
     client_run_delay_s: float | None = None
     clock_step_s: float = 0.0
     client_peak_mib: float | None = None
+    reader: str | None = None
+    reader_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,20 @@ import json
 import mmap
 import os
 import resource
+import select
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tokgate.load.compiled import CompiledReader
 from tokgate.load.connection import warm_stamps
 from tokgate.load.events import digest
+from tokgate.load.library import Unavailable, loaded
 from tokgate.load.loop import Aborted, Loop
+from tokgate.load.reader import Reader
+from tokgate.load.record import Log
 from tokgate.load.tap import Tap
 
 
@@ -34,11 +40,29 @@ def main(arguments: list[str]) -> int:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     with warm_stamps() as stamped:
         tap = Tap(job["address"][1][1], job["address"][0]) if job["stamps"] == "tap" else None
-        loop = Loop(job, data, lingers=stamped, on_tick=tap.relieve if tap is not None else None)
-        return _run(loop, tap, stamped, job, folder / f"result{number}.bin")
+        read_by = dict(job["reader"])
+        loop = Loop(
+            job,
+            data,
+            partial(_reader, read_by, job["keep_output_ids"]),
+            lingers=stamped,
+            on_tick=tap.relieve if tap is not None else None,
+        )
+        facts = {"stamped": stamped, "reader": [read_by["name"], read_by["why"]]}
+        return _run(loop, tap, facts, job, folder / f"result{number}.bin")
 
 
-def _run(loop: Loop, tap: Tap | None, stamped: bool, job: dict[str, Any], result: Path) -> int:
+def _reader(read_by: dict[str, str], keep_output_ids: bool, poller: select.epoll) -> Reader:
+    """The reader that the job names; Python's, and why, where the compiled one does not load."""
+    if read_by["name"] == "c":
+        try:
+            return CompiledReader(loaded(Path(read_by["library"])), poller, keep_output_ids)
+        except Unavailable as error:
+            read_by["name"], read_by["why"] = "python", str(error)
+    return Reader(poller, Log(), keep_output_ids)
+
+
+def _run(loop: Loop, tap: Tap | None, facts: dict[str, Any], job: dict[str, Any], result: Path) -> int:
     try:
         loop.connect()
         print("ready", flush=True)
@@ -64,7 +88,7 @@ def _run(loop: Loop, tap: Tap | None, stamped: bool, job: dict[str, Any], result
         "cpu_s": after[0] - before[0],
         "run_delay_s": None if before[1] is None or after[1] is None else after[1] - before[1],
     }
-    _write(result, loop, tap, job["keep_output_ids"], {"stamped": stamped, **usage})
+    _write(result, loop, tap, job["keep_output_ids"], {**facts, **usage})
     print("end", flush=True)
     return 0
 

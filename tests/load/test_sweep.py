@@ -1,0 +1,150 @@
+"""The compiled sweep and connections: which request an event is of, ends, strangers, signals."""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+
+import pytest
+
+from tests.load.peers import HEAD, chunk, event
+from tokgate.load.compiled import CompiledReader, Ring
+from tokgate.load.connection import READABLE, Stream
+from tokgate.load.record import Line, Record
+
+FIRST, PLAIN = HEAD + chunk(event(1)), chunk(event(2))
+
+
+class Watched:
+    """A connection that a compiled reader watches, and its other end."""
+
+    def __init__(self, reader: CompiledReader, poller: select.epoll, hang_up: int) -> None:
+        self.server, self.client = socket.socketpair()
+        self.client.setblocking(False)
+        poller.register(self.client.fileno(), READABLE | select.EPOLLET | hang_up)
+        self.stream = Stream(reader.on_align)
+        self.stream.adopt(self.client)
+        self.record = Record(0, 3, 1)
+        self.record.line = Line(1)
+        self.stream.begin(self.record, memoryview(b""), 1)
+
+
+@pytest.fixture
+def watched(compiled_sweep):
+    poller = select.epoll()
+    reader = CompiledReader(compiled_sweep, poller, False, room=64)
+    lines: list[Watched] = []
+
+    def new(hang_up: int = select.EPOLLRDHUP) -> Watched:
+        lines.append(Watched(reader, poller, hang_up))
+        return lines[-1]
+
+    yield reader, new
+    poller.close()
+    for line in lines:
+        line.stream.close()
+        line.server.close()
+
+
+def sweep(reader: CompiledReader, *lines: Watched) -> list[tuple[int, int]]:
+    """(descriptor, size) of all that was handed over in one sweep; Python then takes it."""
+    handed = []
+    streams = {line.stream.fd: line.stream for line in lines}
+
+    def rest(fd, mask, stream, size, control, now) -> None:
+        handed.append((fd, size))
+        if stream is not None and size < 0:
+            size = stream.sock.recv_into(reader.buffer)
+        if stream is not None and size:
+            reader.take(stream, size, control, now or 1)
+
+    reader.sweep(1, streams, rest)
+    return handed
+
+
+def test_a_descriptor_that_is_used_again_is_another_request(watched) -> None:
+    reader, new = watched
+    old = new()
+    for data in (FIRST, PLAIN):
+        old.server.send(data)
+        sweep(reader, old)
+    assert old.stream.aligned
+    old.stream.close()  # in mid-stream, as at a deadline
+    fresh = new()
+    assert fresh.stream.fd == (fd := fresh.client.fileno())
+    fresh.server.send(PLAIN)  # would be plain on the old one
+    assert sweep(reader, fresh) == [(fd, -1)]
+    reader.log.settle()
+    assert (len(old.record.users), len(fresh.record.users)) == (2, 0)
+    assert fresh.stream.response.fault
+
+
+def test_streams_do_not_mix(watched) -> None:
+    reader, new = watched
+    lines = [new() for _ in range(3)]
+    for number in range(1, 6):
+        for line in lines:
+            line.server.send(
+                (HEAD if number == 1 else b"") + chunk(event(number + 10 * line.client.fileno()))
+            )
+        handed = sweep(reader, *lines)
+        assert len(handed) == (3 if number == 1 else 0)
+    reader.catch_up(line.stream for line in lines)
+    reader.log.settle()
+    for line in lines:
+        base = 10 * line.client.fileno()
+        assert list(line.record.counters) == [-1, *(base + n for n in range(2, 6))]
+        assert line.record.last_ns == line.record.users[-1]
+
+
+def test_the_end_of_a_connection_is_handed_over(watched) -> None:
+    reader, new = watched
+    line = new()
+    line.server.send(FIRST)
+    sweep(reader, line)
+    line.server.send(PLAIN)
+    line.server.close()
+    assert sweep(reader, line) == [(line.client.fileno(), -1)]  # RDHUP: nothing is read before Python
+
+
+def test_an_end_without_notice_is_handed_over(watched) -> None:
+    reader, new = watched
+    line = new(hang_up=0)
+    line.server.send(FIRST)
+    sweep(reader, line)
+    line.server.shutdown(socket.SHUT_WR)
+    assert sweep(reader, line) == [(line.client.fileno(), 0)]
+
+
+def test_a_stranger_is_handed_over(watched) -> None:
+    reader, new = watched
+    line = new()
+    line.server.send(PLAIN)
+    assert sweep(reader) == [(line.client.fileno(), -1)]
+
+
+def test_a_signal_ends_the_wait_and_loses_nothing(watched) -> None:
+    reader, new = watched
+    line, rung = new(), []
+    line.server.send(FIRST)
+    sweep(reader, line)
+    before = signal.signal(signal.SIGALRM, lambda *_: (rung.append(1), line.server.send(PLAIN)))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        assert sweep(reader, line) == [] and rung
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert sweep(reader, line) == []
+    reader.log.settle()
+    assert len(line.record.users) == 2
+
+
+def test_a_closed_poller_is_an_error(compiled_sweep) -> None:
+    poller = select.epoll()
+    reader = CompiledReader(compiled_sweep, poller, False)
+    poller.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        reader.sweep(0, {}, lambda *_: None)
+    assert isinstance(reader.log, Ring) and reader.log.count == 0
