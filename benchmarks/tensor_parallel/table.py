@@ -1,6 +1,6 @@
-"""The page of what ``benchmarks.tensor_parallel`` saw, from the folder it wrote.
+"""The page of what ``benchmarks.tensor_parallel`` saw, from the folders it wrote.
 
-    python -m benchmarks.tensor_parallel.table OUT [--write]
+    python -m benchmarks.tensor_parallel.table OUT [OUT ...] [--write]
 
 Prints Markdown; with ``--write`` it takes the place of what stands between the marks of the page.
 """
@@ -19,6 +19,7 @@ import yaml
 
 from benchmarks.page import put
 from benchmarks.tensor_parallel.exchange import LONG_US, exchanges, waits
+from tokgate.gate.results import read_verdicts
 from tokgate.load.sample import read_samples
 
 ROOT = Path(__file__).parents[2]
@@ -53,10 +54,16 @@ def page(out: Path) -> str:
         lines += _captures(look["captures"])
     if gate:
         lines += figures(gate)
+        lines += exchange(gate)
     lines += _waits(out)
     lines += ["| part | asked | | what it said |", "|---|---|---|---|"]
     lines += [f"| {part} | {what} | {WORDS[ok]} | {_said(said)} |" for part, what, ok, said in seen]
     return "\n".join(lines)
+
+
+def pages(outs: Sequence[Path]) -> str:
+    """The tables of several folders, one after the other."""
+    return "\n\n".join(page(out) for out in outs)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -85,7 +92,8 @@ def _not_seen(seen: list[list[Any]], run: dict[str, Any]) -> list[str]:
     lines = [f"- {part}: {what}: {_said(said)}" for part, what, ok, said in seen if ok is False]
     if run and run.get("status") != "complete":
         lines.append(
-            f"- the gate's run is {run.get('status', 'without an end')}: no baselines can be accepted from it"
+            f"- the gate's run is {run.get('status', 'without an end')}: of it only what was measured wholly "
+            "can be accepted"
         )
     return ["Not seen:", "", *lines, ""] if lines else []
 
@@ -107,6 +115,32 @@ def figures(gate: Path) -> list[str]:
             f"| {_median(mine, 'accept_length', 3)} | {_median(mine, 'startup_s', 1)} |"
         )
     return [*lines, ""]
+
+
+def exchange(gate: Path) -> list[str]:
+    """Where a step goes on rank 0, the exchange between ranks apart; from the gate's own traces, if it took any."""
+    told = [v.evidence for v in read_verdicts(gate) if isinstance(v.evidence.get("cycles"), dict)]
+    rows = {}
+    for evidence in told:
+        cycles, whole_ms = evidence["cycles"], evidence.get("effective_cycle_ms")
+        assert isinstance(cycles, dict)
+        if not isinstance(whole_ms, float) or "communication_ms" not in cycles:
+            continue
+        busy, between = cycles["busy_ms"], cycles["communication_ms"]
+        parts = ", ".join(f"{part} {ms:.2f}" for part, ms in cycles["parts_ms"].items())
+        rows[f"{evidence['workload']}[{evidence['profile']}]"] = (
+            f"{cycles['launches_per_step']} | {parts} | {busy:.2f} | {between:.2f} | {100 * between / busy:.0f} % "
+            f"| {whole_ms:.2f} | {100 * (1 - busy / whole_ms):.0f} %"
+        )
+    if not rows:
+        return []
+    return [
+        "| traced, rank 0 | graphs a step | parts, ms | in kernels, ms | exchange, ms | of the kernels "
+        "| step or cycle, ms | in no kernel |",
+        "|---|---:|---|---:|---:|---:|---:|---:|",
+        *(f"| {name} | {row} |" for name, row in rows.items()),
+        "",
+    ]
 
 
 def _median(runs: Sequence[Mapping[str, float]], metric: str, digits: int, factor: float = 1.0) -> str:
@@ -164,10 +198,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("out", type=Path, help="what --out was")
+    parser.add_argument(
+        "out", type=Path, nargs="+", help="what --out was; several are shown one after the other"
+    )
     parser.add_argument("--write", action="store_true", help="put it into the documentation")
     options = parser.parse_args()
-    text = page(options.out)
+    text = pages(options.out)
     print(text)
     if options.write:
         write(text)
