@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -38,10 +39,11 @@ COSTS = (
 FORETOLD = ("workload", "from steps", "for steps", "cycle ms, modelled", "measured", "off by")
 
 
-def records() -> list[Record]:
-    """In the order in which they were taken."""
+@cache
+def records() -> tuple[Record, ...]:
+    """In the order in which they were taken; each reads its traces once."""
     found = [Record(path.parent) for path in RECORDS.glob("*/run.json")]
-    return sorted(found, key=lambda record: str(record.run["started_at"]))
+    return tuple(sorted(found, key=lambda record: str(record.run["started_at"])))
 
 
 def tables(record: Record) -> list[str]:

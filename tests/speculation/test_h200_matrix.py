@@ -15,8 +15,7 @@ from tests.gate.runs import ROOT, gate
 from tokgate.gate.results import find_run
 from tokgate.verdict import Kind, Verdict
 
-ONE_B = Record(ROOT / "tests/assets/h200-matrix/1b")
-MIXED = Record(ROOT / "tests/assets/h200-matrix/mixed")
+ONE_B, MIXED = table.records()
 
 
 @pytest.fixture(scope="module")
