@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -195,6 +195,7 @@ class Record:
         return passes
 
 
+@cache
 def reads(preset: str) -> Traffic:
     """What a step of a synthetic pair's target reads."""
     found = find_preset(preset)
