@@ -43,7 +43,6 @@ FIRST_BLOCK_S = 240.0
 """What a first block may take with cold caches: none is begun with less left."""
 
 FAILURES_MAX = 2
-VOID_RUNS_MAX = 40
 
 
 def main() -> int:
@@ -133,13 +132,9 @@ def _setup(asked: argparse.Namespace, old: Engine) -> Setup:
         model=None if asked.target is None else str(asked.target.resolve().parent),
     )
     setup = gate_setup.for_engine(request, old)
-    # Many servers that end at once take their time; a block that was measured must not be lost to it, nor to a
-    # CPU of which a neighbour takes half for a minute.
-    changed = {
-        "deadlines": setup.gate.deadlines.model_copy(update={"teardown_s": TEARDOWN_S}),
-        "void": setup.gate.void.model_copy(update={"max_void_runs": VOID_RUNS_MAX}),
-    }
-    return replace(setup, gate=setup.gate.model_copy(update=changed))
+    # Many servers that end at once take their time; a block that was measured must not be lost to it.
+    deadlines = setup.gate.deadlines.model_copy(update={"teardown_s": TEARDOWN_S})
+    return replace(setup, gate=setup.gate.model_copy(update={"deadlines": deadlines}))
 
 
 Sides = Mapping[str, tuple[str, str]]

@@ -1,18 +1,21 @@
 """What bumps on the H200 said, from the records that are kept, as the table of docs/explanation/bump.md.
 
     python -m benchmarks.bump.record [--write]
+    python -m benchmarks.bump.record --take OUT --name 8b-baseline     # keeps what benchmarks.bump.h200 left in OUT
 
 A record is a ``summary.json`` of :mod:`benchmarks.bump.h200` or the ``report.json`` of a ``tokgate bump``. It holds the
-runs from which every verdict over blocks is judged again.
+runs from which every verdict over blocks is judged again. ``NAME.launches.json`` beside it has every launch, those of
+blocks that were cut short too, and void runs with their causes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.page import put
@@ -25,6 +28,10 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "tests" / "assets" / "h200-bump"
 DOCUMENT = ROOT / "docs" / "explanation" / "bump.md"
 BEGIN, END = "<!-- benchmarks.bump.record: begin -->", "<!-- benchmarks.bump.record: end -->"
+LAUNCHES = ".launches.json"
+BETA = 0.05
+"""Of a record that does not say its own."""
+
 PURPOSE = {
     "new": "{old} -> {new}",
     "again": "{old} against itself",
@@ -41,14 +48,14 @@ class Bump:
         name: of the record's file, and of the comparison in it where there are several.
         what: what was compared, in words.
         right: kinds of the speed verdict that are right; empty where nothing is known beforehand.
-        detectable_percent: said before anything was measured; ``None`` where it was not asked.
+        foreseen: the loss that all the blocks asked for would find, said before any was measured; ``-`` without.
         report: as ``report.json`` has it.
     """
 
     name: str
     what: str
     right: tuple[str, ...]
-    detectable_percent: float | None
+    foreseen: str
     report: Mapping[str, Any]
 
     @property
@@ -63,9 +70,11 @@ class Bump:
 def bumps(folder: Path = RECORDS) -> Iterator[Bump]:
     """Every bump of every record."""
     for path in sorted(folder.glob("*.json")):
+        if path.name.endswith(LAUNCHES):
+            continue
         data = json.loads(path.read_text(encoding="utf-8"))
         if "comparisons" not in data:
-            yield Bump(path.stem, f"{data['old']} -> {data['new']}", (), None, data)
+            yield Bump(path.stem, f"{data['old']} -> {data['new']}", (), "-", data)
             continue
         versions = next(item["report"] for item in data["comparisons"] if item["name"] == "new")
         for item in data["comparisons"]:
@@ -77,8 +86,8 @@ def bumps(folder: Path = RECORDS) -> Iterator[Bump]:
                 f"{path.stem}/{item['name']}",
                 what,
                 right,
-                item["detectable_beforehand_percent"],
-                item["report"],
+                f"-{item['detectable_beforehand_percent']:.0f} % by {data['blocks_asked']}",
+                {**item["report"], "facts": {"blocks_max": data["blocks_asked"], **item["report"]["facts"]}},
             )
 
 
@@ -86,7 +95,11 @@ def judged_again(verdict: Mapping[str, Any], facts: Mapping[str, Any]) -> Decisi
     """The decision on a verdict's own runs, block by block as they came: the first that decides stands."""
     told = verdict["evidence"]
     plan = Plan(
-        told["limit_percent"] / 100, told["better"], told["alpha"], facts["beta"], facts["blocks_max"]
+        told["limit_percent"] / 100,
+        told["better"],
+        told["alpha"],
+        facts.get("beta", BETA),
+        facts["blocks_max"],
     )
     found = differences(pair(told["old_runs"], told["new_runs"], plan.better))
     decision = judge(found[:1], plan)
@@ -97,17 +110,57 @@ def judged_again(verdict: Mapping[str, Any], facts: Mapping[str, Any]) -> Decisi
     return decision
 
 
+def launches_of(out: Path) -> list[dict[str, Any]]:
+    """Every launch of a folder of blocks, in order, from its Samples."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for path in sorted(out.glob("blocks-*/*/samples/*/*/*.sample.json")):
+        sample = json.loads(path.read_text(encoding="utf-8"))
+        who, metrics = sample["identity"], sample["metrics"]
+        arm = path.relative_to(out).parts[1]
+        launch = found.setdefault(
+            (who["launch"], arm),
+            {"server": arm, "sglang": who["sglang_version"], "startup_s": None, "runs": []},
+        )
+        if who["workload"] == "startup":
+            launch["began_at"], launch["startup_s"] = who["started_at"], round(metrics["startup_s"], 1)
+            continue
+        launch["runs"].append(
+            {
+                "run": who["run"],
+                "output_tok_s": round(metrics["output_tok_s"], 2),
+                "step_ms_p50": round(metrics["step_ms_p50"], 3),
+                "void": sorted({reason["cause"] for reason in sample["void"]}),
+            }
+        )
+    for launch in found.values():
+        launch["runs"].sort(key=lambda run: int(run["run"]))
+    return sorted(found.values(), key=lambda launch: (launch["began_at"], launch["server"]))
+
+
+def launches(folder: Path = RECORDS) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Name of each record that has its launches, and these."""
+    for path in sorted(folder.glob(f"*{LAUNCHES}")):
+        yield path.name.removesuffix(LAUNCHES), json.loads(path.read_text(encoding="utf-8"))
+
+
+def take(out: Path, name: str) -> None:
+    """Keep what :mod:`benchmarks.bump.h200` left."""
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    (RECORDS / f"{name}.json").write_bytes((out / "summary.json").read_bytes())
+    text = "[\n" + ",\n".join(json.dumps(launch) for launch in launches_of(out)) + "\n]\n"
+    (RECORDS / f"{name}{LAUNCHES}").write_text(text, encoding="utf-8")
+
+
 def page(folder: Path = RECORDS) -> str:
     """The table as Markdown."""
     lines = [
         "Made by `python -m benchmarks.bump.record` from `tests/assets/h200-bump/`; "
         "tests judge each verdict again from its runs.",
         "",
-        "| compared | case | old | new | change (95 % CI) | blocks | found beforehand from | verdict |",
+        "| compared | case | old | new | change (95 % CI) | blocks | foreseen | verdict |",
         "|---|---|---:|---:|---:|---:|---:|---|",
     ]
     for bump in bumps(folder):
-        foreseen = "-" if bump.detectable_percent is None else f"-{bump.detectable_percent:.0f} %"
         for verdict in bump.verdicts:
             told = verdict["evidence"]
             if told.get("metric") in ("output_tok_s", "accept_length"):
@@ -115,9 +168,26 @@ def page(folder: Path = RECORDS) -> str:
                 lines.append(
                     f"| {bump.what} | {verdict['subject']} {told['metric']} | {_figure(told.get('reference'))} "
                     f"| {_figure(told.get('now'))} | {_change(told)} | {told.get('blocks', '-')} "
-                    f"| {foreseen if of_speed else '-'} | {verdict['kind']} |"
+                    f"| {bump.foreseen if of_speed else '-'} | {verdict['kind']} |"
                 )
+    for name, found in launches(folder):
+        lines += ["", f"Every launch of `{name}`; void runs in brackets:", "", *_launch_rows(found)]
     return "\n".join(lines)
+
+
+def _launch_rows(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "| server | began | start, s | tok/s, run by run | step, ms (median) |"
+    yield "|---|---|---:|---|---:|"
+    for launch in found:
+        runs = [
+            f"({run['output_tok_s']:.1f})" if run["void"] else f"{run['output_tok_s']:.1f}"
+            for run in launch["runs"]
+        ]
+        steps = sorted(run["step_ms_p50"] for run in launch["runs"])
+        yield (
+            f"| {launch['server']} | {launch['began_at'][11:19]} | {launch['startup_s']:.0f} | {', '.join(runs)} "
+            f"| {median(steps):.2f} |"
+        )
 
 
 def _figure(value: float | None) -> str:
@@ -138,7 +208,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help=f"into {DOCUMENT.relative_to(ROOT)}")
+    parser.add_argument("--take", type=Path, metavar="OUT", help="keep what benchmarks.bump.h200 left there")
+    parser.add_argument("--name", help="of the record that is kept")
     asked = parser.parse_args()
+    if asked.take:
+        if not asked.name:
+            parser.error("--take needs --name")
+        take(asked.take, asked.name)
     text = page()
     print(text)
     if asked.write:

@@ -9,8 +9,10 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.bump import record
 from benchmarks.decision.model import RECORDED
 from tokgate.config.workloads import Workload
 from tokgate.errors import Hang
@@ -20,12 +22,37 @@ from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
 from tokgate.load.sample import Audit, Identity, Sample
 
-START_S = 65.0
-"""A start on the H200, both versions at once, warm caches (shared/gpu_host: 49 to 63 s, and imports)."""
-
-RUN_S = 1.1
 STOP_S = 5.0
 HANG_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Servers of one model on the H200 host: how their speed scatters, and what their time costs.
+
+    Attributes:
+        launches: recorded runs of launches of one build, tok/s.
+        start_s: of servers that start together, kernels compiled before.
+        run_s: one run.
+    """
+
+    launches: Sequence[Sequence[float]]
+    start_s: float
+    run_s: float
+
+
+def small() -> Noise:
+    """The 1.1 B pair: five launches, 12 runs each; one of them is 19 % slower."""
+    found: list[list[float]] = json.loads(RECORDED.read_text(encoding="utf-8"))["launches"]
+    return Noise(found, start_s=65.0, run_s=1.1)
+
+
+def large() -> Noise:
+    """The 8 B pair: four launches of 0.5.13.post1 without a delay, of the last recorded bump; two requests a run."""
+    (found,) = (launches for _, launches in record.launches())
+    same = [launch for launch in found if launch["server"] in ("old_baseline", "again_baseline")]
+    speeds = [[float(run["output_tok_s"]) for run in launch["runs"]] for launch in same]
+    return Noise(speeds, start_s=58.0, run_s=5.0)
 
 
 class Clock:
@@ -38,12 +65,6 @@ class Clock:
         return self.now_s
 
 
-def recorded_launches() -> list[list[float]]:
-    """Five launches of one build on the H200, 12 runs each, tok/s; one of them is 19 % slower."""
-    found: list[list[float]] = json.loads(RECORDED.read_text(encoding="utf-8"))["launches"]
-    return found
-
-
 class VirtualServers:
     """A bench without servers.
 
@@ -53,7 +74,7 @@ class VirtualServers:
         speed: factor on the speed of an SGLang version.
         hangs: versions whose start hangs.
         folder: Samples are stored below it; kept in memory when ``None``.
-        launches: recorded runs to resample, by launch.
+        noise: resampled, launch by launch and run by run.
         before: called before each start and each run; may raise.
     """
 
@@ -65,7 +86,7 @@ class VirtualServers:
         speed: Mapping[str, float],
         hangs: Sequence[str] = (),
         folder: Path | None = None,
-        launches: Sequence[Sequence[float]],
+        noise: Noise,
         before: Callable[[str], None] = lambda what: None,
     ) -> None:
         self.remarks: list[str] = []
@@ -74,14 +95,14 @@ class VirtualServers:
         self.speed = speed
         self.hangs = hangs
         self.folder = folder
-        self.recorded = launches
+        self.noise = noise
         self.before = before
 
     @contextmanager
     def launch(self, number: int, arms: Sequence[Arm]) -> Iterator[_Launched]:
         """See :meth:`tokgate.gate.blocks.Bench.launch`."""
         self.before(f"start {number}")
-        self.clock.now_s += START_S
+        self.clock.now_s += self.noise.start_s
         for arm in arms:
             if arm.engine.version in self.hangs:
                 self.clock.now_s += HANG_S
@@ -107,20 +128,20 @@ class _Launched:
         self._random = {
             name: random.Random(f"{servers.plan.seed}/{number}/{name}/{engines[name]}") for name in self._arms
         }
-        self._level = {name: self._random[name].choice(servers.recorded) for name in self._arms}
+        self._level = {name: self._random[name].choice(servers.noise.launches) for name in self._arms}
 
     def startup(self, arm: str) -> Measured:
-        seconds = START_S * self._random[arm].lognormvariate(0, 0.05)
+        seconds = self._servers.noise.start_s * self._random[arm].lognormvariate(0, 0.05)
         sample = self._sample(arm, "startup", 0, {"startup_s": seconds})
         return Measured((sample,), (), (self._store(arm, sample),))
 
     def runs(self, arm: str, workload: Workload) -> Runs:
-        self._servers.clock.now_s += RUN_S
+        self._servers.clock.now_s += self._servers.noise.run_s
         factor = self._servers.speed.get(self._arms[arm].engine.version, 1.0)
 
         def measure(number: int) -> Sample:
             self._servers.before(f"run {self._number} {arm}")
-            self._servers.clock.now_s += RUN_S
+            self._servers.clock.now_s += self._servers.noise.run_s
             speed = factor * self._random[arm].choice(self._level[arm])
             return self._sample(arm, workload.name, number, {"output_tok_s": speed})
 
@@ -152,7 +173,7 @@ class _Launched:
             run=run,
             started_at="2026-01-01T00:00:00+00:00",
         )
-        return Sample(identity, (), Audit("user"), dict(metrics), RUN_S)
+        return Sample(identity, (), Audit("user"), dict(metrics), self._servers.noise.run_s)
 
 
 def maker(
@@ -161,13 +182,18 @@ def maker(
     speed: Mapping[str, float],
     hangs: Sequence[str] = (),
     before: Callable[[str], None] = lambda what: None,
+    noise: Noise | None = None,
 ) -> Callable[[BlockPlan, Path | None, object], Bench]:
-    """Makes virtual benches for a campaign or a bisection."""
-    launches = recorded_launches()
+    """Makes virtual benches for a campaign or a bisection.
+
+    Args:
+        noise: :func:`small` when not given.
+    """
+    chosen = noise or small()
 
     def make(plan: BlockPlan, folder: Path | None, sides: object) -> Bench:
         return VirtualServers(
-            clock, plan, speed=speed, hangs=hangs, folder=folder, launches=launches, before=before
+            clock, plan, speed=speed, hangs=hangs, folder=folder, noise=chosen, before=before
         )
 
     return make

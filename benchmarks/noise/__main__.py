@@ -5,6 +5,7 @@
     python -m benchmarks.noise --engine FILE --target DIR --out DIR --budget-s 200 [--target-8b DIR]
     python -m benchmarks.noise --keep DIR KEPT      # small enough to be committed
     python -m benchmarks.noise --analyse            # tables and plots of the page from the kept studies
+    python -m benchmarks.noise --gate-runs          # table of what the gate's own counters say of its runs
     python -m benchmarks.noise --stored tests/assets/h200/20261129-143440-583a/samples      # of the kept campaign
 
 One launch of the baseline profile (of each model). Rounds of runs, each round every condition once in random
@@ -175,12 +176,26 @@ def main() -> int:
     parser.add_argument("--analyse", type=Path, nargs="*", metavar="DIR", help="kept studies (default: all)")
     parser.add_argument("--keep", type=Path, nargs=2, metavar="DIR", help="a small copy of what a call wrote")
     parser.add_argument("--stored", type=Path, metavar="DIR", help="Samples of an earlier campaign instead")
+    parser.add_argument(
+        "--collect", type=Path, nargs="+", metavar="PATH", help="a file, and folders of Samples"
+    )
+    parser.add_argument("--gate-runs", action="store_true", help="the page's table of the gate's own runs")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "explanation")
     options = parser.parse_args()
     if options.analyse is not None:
         from benchmarks.noise.report import write
 
         write(options.analyse or KEPT, options.docs)
+        return 0
+    if options.collect:
+        from benchmarks.noise.gate_runs import collect as collect_gates
+
+        collect_gates(options.collect[0], options.collect[1:])
+        return 0
+    if options.gate_runs:
+        from benchmarks.noise.gate_runs import write as write_gates
+
+        write_gates(Path(__file__).parent, options.docs / "noise.md")
         return 0
     if options.keep:
         from benchmarks.noise.report import keep

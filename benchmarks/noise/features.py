@@ -1,4 +1,4 @@
-"""Figures of one run of the noise study: how its time was lost, and what might explain it. Needs numpy alone."""
+"""Figures of one run of the noise study: how its time was lost, and what might explain it. Needs numpy, no scipy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tokgate.config.gate import VoidBounds
 
 Floats = NDArray[np.float64]
 
@@ -84,6 +86,7 @@ def _run(row: Mapping[str, Any]) -> Run:
 OWN_WORK, OWN_MEMORY = "scheduler's CPU: ms of fixed work", "scheduler's CPU: ms of memory reads"
 SPARE_WORK, SPARE_MEMORY = "spare CPU: ms of fixed work", "spare CPU: ms of memory reads"
 BUSY = "GPU: busy in the second half, %"
+GATES_OWN = "`slow_cpu` as the gate has it"
 SIBLING = "sibling of the scheduler's CPU: busy, %"
 MEANS = {
     OWN_WORK: "own_cpu_ms",
@@ -166,10 +169,12 @@ def _facts(row: Mapping[str, Any]) -> dict[str, float]:
     if scanned:
         quick = float(np.quantile(scanned, 0.1))
         add("CPUs slow before the run, %", 100 * float(np.mean(np.array(scanned) > 1.15 * quick)))
-        add(
-            "scheduler's CPU: fixed work, x the quickest CPUs'",
-            found[OWN_WORK] / quick if OWN_WORK in found else None,
-        )
+        slowdown = found[OWN_WORK] / quick if OWN_WORK in found else None
+        add("scheduler's CPU: fixed work, x the quickest CPUs'", slowdown)
+        if slowdown is not None and BUSY in found:
+            bounds = VoidBounds()
+            waited = found[BUSY] < 100 * bounds.gpu_busy_share
+            add(GATES_OWN, float(waited and slowdown > bounds.scheduler_cpu_slowdown))
     reasons = [int(look["throttle"]) for look in looks if "throttle" in look]
     # Idle (1) and an application's own setting (2) are no throttling.
     add(

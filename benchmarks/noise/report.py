@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from benchmarks.noise.conditions import PLANTED
 from benchmarks.noise.features import (
     DISTURBED,
+    GATES_OWN,
     GOOD_QUANTILE,
     OWN_MEMORY,
     OWN_WORK,
@@ -35,6 +37,11 @@ CAUSES: tuple[tuple[str, str, Callable[[float, float], bool]], ...] = (
     ("steal, % of CPU time wanted", "steal over 2 % of the CPU time wanted", lambda v, best: v > 2),
     ("scheduler: wait for a CPU, % of time", "scheduler waited over 2 %", lambda v, best: v > 2),
     (OWN_WORK, "fixed work on the scheduler's CPU took 5 % longer", lambda v, best: v > 1.05 * best),
+    (
+        GATES_OWN,
+        "`slow_cpu` of the gate: 1.1 x that on the quickest CPUs, GPU busy under 90 %",
+        lambda v, best: v > 0,
+    ),
     (OWN_MEMORY, "memory reads on the scheduler's CPU took 20 % longer", lambda v, best: v > 1.2 * best),
     (SPARE_WORK, "fixed work on a spare CPU took 5 % longer", lambda v, best: v > 1.05 * best),
     (SPARE_MEMORY, "memory reads on a spare CPU took 20 % longer", lambda v, best: v > 1.2 * best),
@@ -154,24 +161,42 @@ def _middle(runs: Sequence[Run], fact: str) -> float:
     return float(np.median(values)) if values else float("nan")
 
 
-def causes(runs: Sequence[Run]) -> tuple[list[tuple[str, int, int]], int, int, int]:
-    """Cause, slow runs and quick runs that have it; slow runs with any cause, slow runs, quick runs with any."""
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """How often a cause was there, of the runs in which it was looked for.
+
+    Attributes:
+        words: what it is.
+        slow, quick: (runs that have it, runs in which it was looked for).
+    """
+
+    words: str
+    slow: tuple[int, int]
+    quick: tuple[int, int]
+
+
+def causes(runs: Sequence[Run]) -> list[Cause]:
+    """Every cause that some run looked for; last any of them, of the runs that had a canary under the scheduler (where
+    the study has one: the others could not be named)."""
     slow, quick = split(runs)
-    rows = []
-    named: dict[str, set[int]] = {"slow": set(), "quick": set()}
+    found: list[Cause] = []
+    named: set[int] = set()
     for fact, words, test in CAUSES:
         known = [r.facts[fact] for r in quick if fact in r.facts]
         if not known:
             continue
         middle = float(np.median(known))
-        hits = {
-            group: {r.number for r in members if fact in r.facts and test(r.facts[fact], middle)}
-            for group, members in (("slow", slow), ("quick", quick))
-        }
-        rows.append((words, len(hits["slow"]), len(hits["quick"])))
-        for group, numbers in hits.items():
-            named[group] |= numbers
-    return rows, len(named["slow"]), len(slow), len(named["quick"])
+        counts = []
+        for members in (slow, quick):
+            looked = [r for r in members if fact in r.facts]
+            hits = {r.number for r in looked if test(r.facts[fact], middle)}
+            named |= hits
+            counts.append((len(hits), len(looked)))
+        found.append(Cause(words, counts[0], counts[1]))
+    has_canary = any(OWN_WORK in r.facts for r in runs)
+    whole = [[r for r in group if OWN_WORK in r.facts or not has_canary] for group in (slow, quick)]
+    totals = [(len({r.number for r in group} & named), len(group)) for group in whole]
+    return [*found, Cause("any", totals[0], totals[1])]
 
 
 def table(out: Path) -> str:
@@ -188,9 +213,14 @@ def table(out: Path) -> str:
         telling = [row for row in correlations(left) if "follows the speed" not in row[0]]
         found = [f"{row[0]} {row[2]:+.2f}" for row in telling[:4]]
         lines.append(f"  tok/s goes with: {'; '.join(found)}")
-        rows, named, slow, quick = causes(left)
-        lines.append(f"  slow runs: {slow}, cause named {named} (and of {quick} quick ones)")
-        lines.append("    " + "; ".join(f"{words}: {a} slow, {b} quick" for words, a, b in rows if a))
+        *rows, whole = causes(left)
+        lines.append(
+            f"  a cause named for {_of(whole.slow)} slow runs that were looked at, and {_of(whole.quick)} quick ones"
+        )
+        lines.append(
+            "    "
+            + "; ".join(f"{c.words}: {_of(c.slow)} slow, {_of(c.quick)} quick" for c in rows if c.slow[0])
+        )
         lines.append("  with the step at the moment: " + "; ".join(f"{n} {v}" for n, v in moments(left)))
     return "\n".join(lines[:25])
 
@@ -253,6 +283,10 @@ def _markdown(name: str, runs: Sequence[Run], told: dict[str, Any]) -> str:
     if looks:
         told_looks = ", ".join(f"{what} {value}" for what, value in looks)
         lines += ["", f"Rank correlation with the step at the same moment, within runs: {told_looks}."]
+    explained = _explained(left)
+    if explained is not None:
+        told_share = f"{100 * explained:.0f} % of the variance of ln(tok/s) between runs"
+        lines += ["", f"The fixed work on the scheduler's CPU alone explains {told_share}."]
     speeds = [(who, cpu_speed(runs, key)) for who, key in CANARIES]
     lines += [
         "",
@@ -281,15 +315,26 @@ def _markdown(name: str, runs: Sequence[Run], told: dict[str, Any]) -> str:
     ]
     if absent:
         lines += ["", f"Not measured: {'; '.join(absent)}."]
-    rows, named, slow, quick = causes(left)
     lines += ["", "| cause | slow runs that have it | quick runs that have it |", "|---|---|---|"]
-    lines += [f"| {words} | {a} | {b} |" for words, a, b in rows]
-    lines += [f"| any | {named} of {slow} | {quick} of {len(left) - slow} |", ""]
+    lines += [f"| {c.words} | {_of(c.slow)} | {_of(c.quick)} |" for c in causes(left)]
+    lines.append("")
     return "\n".join(lines)
+
+
+def _of(pair: tuple[int, int]) -> str:
+    return f"{pair[0]} of {pair[1]}"
 
 
 def _figure(value: float) -> str:
     return "-" if value != value else f"{value:.4g}"
+
+
+def _explained(runs: Sequence[Run]) -> float | None:
+    """Share of the variance of ln(tok/s) that ln(CPU time of the fixed work) explains between runs."""
+    pairs = [(r.tok_s, r.facts[OWN_WORK]) for r in runs if OWN_WORK in r.facts]
+    if len(pairs) < 5:
+        return None
+    return float(np.corrcoef(np.log(np.array(pairs)).T)[0, 1] ** 2)
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -81,15 +81,15 @@ def write(folder: Path, *, planted: str, runs: int = 36) -> list:
     ],
 )
 def test_a_planted_cause_is_named_for_every_slow_run_and_for_no_other(tmp_path, planted, cause):
-    rows, named, slow, quick = noise_report.causes(write(tmp_path, planted=planted))
-    assert (named, slow, quick) == (12, 12, 0)
-    assert {words: hits for words, *hits in rows}[cause] == [12, 0]
+    *rows, whole = noise_report.causes(write(tmp_path, planted=planted))
+    assert (whole.slow, whole.quick) == ((12, 12), (0, 24))
+    (named,) = (c for c in rows if c.words == cause)
+    assert (named.slow, named.quick) == ((12, 12), (0, 24))
 
 
 def test_without_a_cause_none_is_named(tmp_path):
     runs = write(tmp_path, planted="nothing")
-    _, named, slow, _ = noise_report.causes(runs)
-    assert (named, slow) == (0, 12)
+    assert noise_report.causes(runs)[-1].slow == (0, 12)
     assert max(abs(row[2]) for row in noise_report.correlations(runs)) < 0.6
 
 
@@ -149,6 +149,17 @@ def test_a_kept_study_gives_what_the_whole_one_gives(tmp_path):
     noise_report.keep(whole, kept)
     assert noise_report.table(kept) == noise_report.table(whole)
     assert not list(kept.glob("*.jsonl"))
+
+
+def test_the_canary_names_the_slow_runs_of_a_model_that_the_cpu_bounds():
+    """1.1 B: every slow run in which the canary was under the scheduler has it."""
+    runs = noise_report.natural(noise_report.models(ROOT / "benchmarks/noise/h200-x2-1b")["1b"])
+    (work,) = (
+        c for c in noise_report.causes(runs) if c.words.startswith("fixed work on the scheduler's CPU")
+    )
+    assert work.slow == (7, 7) and work.quick == (2, 5)
+    have = [r for r in runs if OWN_WORK in r.facts]
+    assert spearman([r.tok_s for r in have], [r.facts[OWN_WORK] for r in have]) < -0.85
 
 
 def test_a_model_that_the_gpu_bounds_does_not_scatter_with_the_cpu():

@@ -68,3 +68,13 @@ def test_how_a_host_is_set_is_a_note(results: Path) -> None:
     assert code == 0 and len(written) == 4, said
     assert "the host was warned of: governor: powersave" in said
     assert dirty(["load: 40 on 16 CPUs", "gpu0.clocks: SM"]) == ["load: 40 on 16 CPUs"]
+
+
+def test_a_case_that_a_slow_cpu_met_throughout_is_refused(results: Path) -> None:
+    """Its runs count, since they were nearly all: for a level they do not."""
+    path = next((results / RUN.name / "samples/eagle3-graphs/chat-bs8").glob("*.sample.json"))
+    sample = json.loads(path.read_text())
+    reason = {"cause": "slow_cpu", "measured": 1.5, "bound": 1.15, "unit": "x", "message": "slow"}
+    path.write_text(json.dumps({**sample, "advisory": [reason]}))
+    code, said, written = accept(results, "--profiles=eagle3-graphs")
+    assert (code, written) == (2, []) and "chat-bs8[eagle3-graphs]: 1 of" in said and "slow_cpu 1x" in said

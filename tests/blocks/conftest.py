@@ -17,7 +17,7 @@ from tokgate.gate.block_plan import Arm, BlockPlan
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
 from tokgate.gate.setup import Request, Setup, read
-from tokgate.load.sample import Audit, Identity, Sample
+from tokgate.load.sample import Audit, Identity, Sample, Void
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "perf_tests"
@@ -34,6 +34,7 @@ class VirtualBench:
         now_s: the virtual clock.
         log: what was done, in order.
         before_run: called before each run with (block, arm); may raise.
+        void: reasons against the runs of an arm.
     """
 
     speed: Callable[[str, int], float]
@@ -45,6 +46,7 @@ class VirtualBench:
     log: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     before_run: Callable[[int, str], None] = lambda number, arm: None
+    void: Callable[[str], tuple[Void, ...]] = lambda arm: ()
 
     def clock(self) -> float:
         return self.now_s
@@ -75,7 +77,8 @@ class _Launched:
             self._bench.now_s += self._bench.run_s
             self._bench.log.append(f"run {arm}")
             speed = self._bench.speed(arm, self._number) * (1 + self._random.gauss(0, self._bench.run_sd))
-            return self._sample(arm, workload.name, number, {"output_tok_s": speed})
+            sample = self._sample(arm, workload.name, number, {"output_tok_s": speed})
+            return replace(sample, void=self._bench.void(arm))
 
         return Runs(
             measure, lambda s: self._store(arm, s), bound=0, subject=("p", workload.name, Path("none.log"))

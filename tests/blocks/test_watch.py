@@ -151,7 +151,7 @@ def test_blocks_name_what_was_not_watched_and_only_that(plan: BlockPlan) -> None
     one_workload = replace(plan, workloads=plan.workloads[:1], runs_per_arm=1)
     uncounted = BlockRunner(one_workload, VirtualBench(lambda arm, n: 900), None)
     uncounted.measure()
-    told = uncounted.blind().remarks()
+    told = uncounted.remarks
     assert [line.partition(":")[0] for line in told] == ["client_lag", "scheduler_run_delay", "steal"]
     assert all("not watched in 2 of 2 runs" in line for line in told)
 
@@ -160,7 +160,7 @@ def test_blocks_name_what_was_not_watched_and_only_that(plan: BlockPlan) -> None
     counted.blocks.append(
         replace(block, arms={name: _counted(arm, counters) for name, arm in block.arms.items()})
     )
-    assert counted.blind().remarks() == []
+    assert counted.remarks == []
 
 
 def _counted(arm: MeasuredArm, counters: dict[str, float]) -> MeasuredArm:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bump.simulation import VERSIONS, bumps
+from benchmarks.bump.virtual_servers import large
 from tests.bump.conftest import speed_of
 from tokgate.bump.campaign import Campaign
 from tokgate.bump.run import check_host
@@ -197,3 +198,11 @@ def test_blocks_of_another_host_are_not_gone_on_with(tmp_path: Path, campaign: M
         UsageFault, match="holds blocks measured on virtual-h200, and this host is nvidia-b200"
     ):
         check_host(groups, {"baseline": "nvidia-b200"})
+
+
+def test_the_8b_pairs_noise_lets_a_bump_decide() -> None:
+    """Launches of the last recorded bump: no alarm without a change, every one of 5 % found, few blocks."""
+    same, slower = bumps(10, noise=large()), bumps(10, -0.05, noise=large())
+    assert (same.alarmed, same.passed) == (0, 10)
+    assert slower.alarmed == 10
+    assert max(same.blocks, slower.blocks) < 12

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ from tests.bump.conftest import speed_of
 from tokgate.bump.bisection import Bisection
 from tokgate.bump.campaign import Campaign
 from tokgate.bump.candidates import check_releases
-from tokgate.bump.options import FILE, BumpOptions, read_options
-from tokgate.bump.question import check_names
+from tokgate.bump.options import FILE, BumpOptions, prepare, read_options
+from tokgate.bump.question import Pairing, check_names
 from tokgate.bump.steps import Prober, Sought, Step
 from tokgate.bump.verdicts import verdicts
 from tokgate.cli import run
@@ -227,3 +228,23 @@ def test_an_interrupted_calibration_says_how_to_go_on(
     finally:
         signal.signal(signal.SIGTERM, was)
     assert "go on: the same command again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("pairing", "flags"), [("pair", ("--sleep-on-idle",)), ("apart", ())])
+def test_a_server_that_waits_for_its_turn_does_not_poll_at_a_core(
+    pairing: Pairing, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Of several servers on a GPU both versions get the flag; one that is up alone is as its profile says."""
+    old, new = (replace(engine(version), kind="gpu") for version in ("0.5.13", "0.5.15"))
+    options = BumpOptions(
+        old="0.5.13",
+        new="0.5.15",
+        folder=str(CONFIG),
+        results=str(tmp_path),
+        baselines=str(tmp_path / "none"),
+        profiles=("baseline",),
+        pairing=pairing,
+    )
+    prepared = prepare(options, (old, new))
+    assert [profile.extra_flags for profile in prepared.ask.profiles] == [flags]
+    assert any("--sleep-on-idle" in note for note in prepared.notes) == bool(flags)

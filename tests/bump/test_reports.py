@@ -182,5 +182,5 @@ def test_what_servers_left_behind_is_told_once(campaign: Callable[..., Campaign]
         group.runner._bench.remarks += ["processes left behind were killed: a (pid 7)"] * 2
     told = report_of(found, header=[], stacks=(OLD, OLD), again="")
     assert [line for line in told.remarks if "left behind" in line] == [
-        "baseline, eagle3-graphs: processes left behind were killed: a (pid 7)"
+        "processes left behind were killed: a (pid 7) (baseline, eagle3-graphs)"
     ]

@@ -31,6 +31,11 @@ GPU_CAUSES = ("gpu_power_throttle", "gpu_thermal_throttle", "foreign_gpu_process
 """Causes that need a GPU."""
 
 
+SOFT_CAUSES = ("slow_cpu",)
+"""Causes that a slower build makes likelier: a run that has one is repeated a few times at most, and then counts. See
+docs/decisions/slow-cpu.md."""
+
+
 def void_reasons(sample: Sample, bounds: VoidBounds) -> tuple[Void, ...]:
     """Every reason why a run does not count, those already recorded first.
 

@@ -26,6 +26,9 @@ TOGETHER_TOKENS = 65536
 """Servers that start at the same time on a GPU each take their neighbours' memory for their own use, so that a
 share of the GPU means nothing: a large one and a bounded KV cache is what they can agree on."""
 
+SLEEP = "--sleep-on-idle"
+"""An idle scheduler polls at a whole core otherwise, which may be the other half of the measured one's."""
+
 USUAL_PARITY = tuple(name for name in CASES if name != "many")
 
 
@@ -172,15 +175,16 @@ def _setup(options: BumpOptions, old: Engine, wait_gpu_s: float) -> Setup:
 def _bounded(
     options: BumpOptions, profiles: list[Profile], engine: Engine
 ) -> tuple[list[Profile], list[str]]:
-    """Profiles with the memory that lets their servers be up at once."""
+    """Profiles whose servers can be up at once: memory for all, and no idle one on a core of the measured one."""
     fraction, tokens = options.mem_fraction, options.max_total_tokens
     notes = []
-    if engine.kind == "gpu" and options.pairing != "apart":
+    together = engine.kind == "gpu" and options.pairing != "apart"
+    if together:
         fraction = fraction or TOGETHER_MEM_FRACTION
         tokens = tokens or (None if all(p.max_total_tokens for p in profiles) else TOGETHER_TOKENS)
         notes.append(
             f"several servers at once: KV caches bounded at {tokens or 'their own'} tokens "
-            f"(mem_fraction {fraction:g}); --one-at-a-time keeps the profiles as they are"
+            f"(mem_fraction {fraction:g}), {SLEEP}; --one-at-a-time keeps the profiles as they are"
         )
     found = []
     for profile in profiles:
@@ -189,5 +193,7 @@ def _bounded(
             changed = replace(changed, mem_fraction=fraction)
         if tokens is not None:
             changed = replace(changed, max_total_tokens=min(tokens, profile.max_total_tokens or tokens))
+        if together and SLEEP not in profile.extra_flags:
+            changed = replace(changed, extra_flags=(*profile.extra_flags, SLEEP))
         found.append(changed)
     return found, notes

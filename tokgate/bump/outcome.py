@@ -81,7 +81,7 @@ def _of_runners(groups: Sequence[Group]) -> list[str]:
     for group in groups:
         for line in group.runner.remarks:
             of.setdefault(line, []).extend(group.deciding)
-    return [f"{', '.join(names)}: {line}" for line, names in of.items()]
+    return [f"{line} ({', '.join(names)})" for line, names in of.items()]
 
 
 def _label(engine: Engine, other: Engine) -> str:

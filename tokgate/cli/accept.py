@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tokgate import __version__, baselines
+from tokgate.analysis.voids import SOFT_CAUSES
 from tokgate.errors import UsageFault
 from tokgate.gate.results import find_run, read_run, read_verdicts
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
@@ -108,6 +109,12 @@ def _chosen(
     return [sample for sample in samples if key(sample) in wanted]
 
 
+def _disturbances(sample: Sample) -> set[str]:
+    """Causes that void a run, and those that would have, had they not met nearly all of its case."""
+    soft = {reason.cause for reason in sample.advisory if reason.cause in SOFT_CAUSES}
+    return {reason.cause for reason in sample.void} | soft
+
+
 def _refuse_void(samples: Sequence[Sample], run: str) -> None:
     """A void run says that the host was disturbed while its case was measured, the runs beside it included.
 
@@ -117,10 +124,10 @@ def _refuse_void(samples: Sequence[Sample], run: str) -> None:
     cases: dict[str, list[Sample]] = {}
     for sample in samples:
         cases.setdefault(f"{sample.identity.workload}[{sample.identity.profile}]", []).append(sample)
-    void = {name: [s for s in runs if s.void] for name, runs in cases.items()}
+    void = {name: [s for s in runs if _disturbances(s)] for name, runs in cases.items()}
     lines = []
     for name, runs in ((name, runs) for name, runs in void.items() if runs):
-        causes = Counter(cause for s in runs for cause in {reason.cause for reason in s.void})
+        causes = Counter(cause for s in runs for cause in _disturbances(s))
         told = ", ".join(f"{cause} {number}x" for cause, number in causes.most_common())
         lines.append(f"{name}: {len(runs)} of {len(cases[name])} runs void: {told}")
     if not lines:

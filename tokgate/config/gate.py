@@ -85,7 +85,7 @@ class VoidBounds(Section):
 
     scheduler_run_delay_share: float = Field(default=0.02, ge=0)
     steal_share: float = Field(default=0.02, ge=0)
-    scheduler_cpu_slowdown: float = Field(default=1.15, ge=1)
+    scheduler_cpu_slowdown: float = Field(default=1.1, ge=1)
     gpu_busy_share: float = Field(default=0.9, ge=0, le=1)
     max_void_runs: int = Field(default=3, ge=0)
     advisory_on: dict[EngineKind, list[Cause]] = {}

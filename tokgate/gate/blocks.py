@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tokgate.analysis.voids import SOFT_CAUSES
 from tokgate.config.workloads import Workload
 from tokgate.errors import TokgateError
 from tokgate.gate.bench import ArmFailed, Bench, CountedRuns, Launched
@@ -33,6 +34,7 @@ from tokgate.gate.measured_block import MeasuredArm, MeasuredBlock
 from tokgate.gate.runs import Measured
 from tokgate.gate.start import STARTUP
 from tokgate.gate.watch import Blind
+from tokgate.load.sample import Sample
 
 __all__ = [
     "Arm",
@@ -131,16 +133,37 @@ class BlockRunner:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader should know beside the figures: how servers ended, and what nobody could watch."""
-        return [*dict.fromkeys(self._bench.remarks), *self.blind().remarks()]
+        """What a reader should know beside the figures: how servers ended, what nobody could watch, and what met
+        runs that count."""
+        return [*dict.fromkeys(self._bench.remarks), *self.blind().remarks(), *self._slowed()]
 
     def blind(self) -> Blind:
         """What no run of the blocks so far, void ones included, could have been void by."""
         found = Blind(self.plan.arms[0].engine.kind)
-        for arm in (arm for block in self.blocks for arm in block.arms.values()):
-            for name, measured in arm.workloads.items():
-                for sample in () if name == STARTUP else (*measured.samples, *measured.void):
-                    found.add(sample)
+        for runs in self._runs().values():
+            for sample in runs:
+                found.add(sample)
+        return found
+
+    def _slowed(self) -> list[str]:
+        """Runs whose scheduler had a slow CPU for which the GPU waited, by arm; nothing where none had."""
+        found = {
+            name: sum(any(a.cause in SOFT_CAUSES for a in sample.advisory) for sample in runs)
+            for name, runs in self._runs().items()
+        }
+        if not any(found.values()):
+            return []
+        of = {name: len(runs) for name, runs in self._runs().items()}
+        told = ", ".join(f"{count} of {of[name]} runs of arm {name}" for name, count in found.items())
+        return [f"slow_cpu: {told}; runs of the arms interleave"]
+
+    def _runs(self) -> dict[str, list[Sample]]:
+        """All runs of workloads so far, void ones included, by arm."""
+        found: dict[str, list[Sample]] = {arm.name: [] for arm in self.plan.arms}
+        for name, arm in (pair for block in self.blocks for pair in block.arms.items()):
+            for workload, measured in arm.workloads.items():
+                if workload != STARTUP:
+                    found[name] += [*measured.samples, *measured.void]
         return found
 
     def _launch(self, number: int, arms: Sequence[Arm], asked: Sequence[Workload]) -> dict[str, MeasuredArm]:

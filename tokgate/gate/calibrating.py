@@ -33,7 +33,7 @@ class Calibrated:
         asked: how many were asked.
         folder: of the session: plan, blocks, Samples, logs.
         files: calibrations that were written; empty when no block was measured.
-        remarks: causes of void runs that nobody could watch, one line each.
+        remarks: what a reader should know of servers and host, one line each.
     """
 
     profile: str
@@ -90,11 +90,7 @@ def calibrate(
             block = runner.measure()
             files = store(setup, runner, folder)
             say(f"{name}: block {block.number + 1} of {blocks}: {block.seconds:.0f} s")
-        done.append(
-            Calibrated(
-                name, len(runner.blocks), blocks, folder, tuple(files), tuple(runner.blind().remarks())
-            )
-        )
+        done.append(Calibrated(name, len(runner.blocks), blocks, folder, tuple(files), tuple(runner.remarks)))
     return done
 
 

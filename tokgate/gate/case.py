@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from tokgate.analysis.voids import SOFT_CAUSES
 from tokgate.gate.runs import Measured
 from tokgate.gate.words import count
 from tokgate.load.sample import Identity
@@ -29,6 +30,7 @@ class JudgedCase:
         self._files = tuple(str(path) for path in measured.files[: self.SHOWN_FILES])
         self._launches = {sample.identity.launch for sample in measured.samples}
         self._notes = _contention(measured)
+        self._slowed = fmean(any(a.cause in SOFT_CAUSES for a in s.advisory) for s in measured.samples)
         self._evidence: Mapping[str, object] = {
             "workload": self._identity.workload,
             "profile": self._identity.profile,
@@ -37,6 +39,11 @@ class JudgedCase:
             "runs": list(runs),
             "now": fmean(runs) if runs else None,
         }
+
+    @property
+    def slowed(self) -> float:
+        """Share of the runs whose scheduler had a slow CPU for which the GPU waited."""
+        return self._slowed
 
     @property
     def launches(self) -> str:

@@ -32,6 +32,8 @@ SPEED = "decode_tok_s"
 ALL_REJECTED = 1.02
 """An accept length below this is the bonus token alone."""
 
+SLOWED = "hold it against a reference build beside it (--budget-minutes, --reference-engine)"
+
 REJECTED = "every draft is rejected: the draft is not used, or gets the wrong hidden states"
 
 
@@ -164,6 +166,13 @@ class Judge:
         loss = -decision.change if limit.better == "higher" else decision.change
         beyond = 100 * loss > limit.limit_percent
         kind = Kind(decision.kind)
+        notes = decision.notes
+        if kind is Kind.REGRESSION and case.slowed > 0.5:
+            kind = Kind.INCONCLUSIVE
+            notes = (
+                *notes,
+                f"{100 * case.slowed:.0f} % of the runs had a slow CPU, which recorded sessions had not: {SLOWED}",
+            )
         sign = "-" if limit.better == "higher" else "+"
         least = decision.smallest_detectable
         return case.verdict(
@@ -174,7 +183,7 @@ class Judge:
                 f"compared with {count(len(sessions), 'session')} in {baseline.path} ({baseline.reason})",
                 f"{count(len(runs), 'run')} on {case.launches}: {figures(runs)}",
                 f"smallest change detectable now: {f'{100 * least:.1f} %' if least is not None else 'unknown'}",
-                *decision.notes,
+                *notes,
                 *(attribution_lines(made_of) if made_of is not None else ()),
                 *spent,
             ),

@@ -36,6 +36,10 @@ from tokgate.sglang.http import resolved
 __all__ = ["Cancelled", "Measured", "Measurer", "Started"]
 
 
+PATIENCE = 3
+"""Runs of a case that are repeated because the scheduler's CPU was slow."""
+
+
 class Cancelled(Exception):
     """The gate is closing; raised between two runs."""
 
@@ -77,6 +81,7 @@ class Measurer:
         results: where Samples go.
         starter: knows which model a profile serves.
         beside: processes of other servers that the gate keeps up on the same GPUs.
+        patience: see :class:`~tokgate.gate.runs.Runs`.
 
     Attributes:
         blind: what no run could have been void by, because it was not watched.
@@ -89,7 +94,9 @@ class Measurer:
         starter: Starter,
         *,
         beside: Callable[[], Iterable[int]] = tuple,
+        patience: int = PATIENCE,
     ) -> None:
+        self._patience = patience
         self._setup = setup
         self._watch = Watch(setup, beside)
         self.blind = Blind(setup.engine.kind)
@@ -173,6 +180,7 @@ class Measurer:
             self._results.add_sample,
             bound=self._setup.gate.void.max_void_runs,
             subject=(profile.name, workload.name, server.log_path),
+            patience=self._patience,
         )
 
     def parity(self, server: Server, case: Case, *, as_reference: bool) -> Answers:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tokgate.analysis.voids import SOFT_CAUSES
 from tokgate.errors import EngineFault, HostFault, TokgateError
 from tokgate.load.sample import Sample
 
@@ -54,6 +55,8 @@ class Runs:
         measure: one run, given its number.
         store: keeps a Sample; returns its file.
         bound: how many void runs are repeated.
+        patience: how many of those that are void by :data:`~tokgate.analysis.voids.SOFT_CAUSES` alone are repeated;
+            later ones count, and the cause is kept with them. They are never too many.
         subject: profile, workload and log, for messages.
     """
 
@@ -64,7 +67,9 @@ class Runs:
         *,
         bound: int,
         subject: tuple[str, str, Path],
+        patience: int = 0,
     ) -> None:
+        self._patience = patience
         self._measure = measure
         self._store = store
         self._bound = bound
@@ -80,11 +85,16 @@ class Runs:
         """
         while True:
             sample = self._measure(len(self._good) + len(self._void))
+            soft = _soft(sample)
+            if soft and self._patience <= 0:
+                sample = replace(sample, void=(), advisory=(*sample.advisory, *sample.void))
             (self._void if sample.void else self._good).append((sample, self._store(sample)))
             if not sample.void:
                 return sample
-            if len(self._void) > self._bound:
-                raise too_many([s for s, _ in self._void], len(self._good), *self._subject)
+            self._patience -= soft
+            hard = [s for s, _ in self._void if not _soft(s)]
+            if len(hard) > self._bound:
+                raise too_many(hard, len(self._good), *self._subject)
 
     @property
     def measured(self) -> Measured:
@@ -96,6 +106,11 @@ class Runs:
             tuple(p for _, p in good),
             tuple(p for _, p in void),
         )
+
+
+def _soft(sample: Sample) -> bool:
+    """Whether a run is void by soft causes alone."""
+    return bool(sample.void) and all(reason.cause in SOFT_CAUSES for reason in sample.void)
 
 
 def too_many(void: Sequence[Sample], good: int, profile: str, workload: str, log: Path) -> TokgateError:

@@ -88,7 +88,7 @@ class Settling:
         clock: seconds, monotonic.
 
     Attributes:
-        remarks: causes of void runs that nobody could watch in blocks, one line each.
+        remarks: what a reader should know of the blocks, one line each.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class Settling:
             notes.append(f"{who} could not be measured: {fault.headline}")
         finally:
             self._budget.spent(arms[1].profile.name, self._clock() - began)
-            self.remarks += [f"blocks of {name}: {remark}" for remark in runner.blind().remarks()]
+            self.remarks += [f"blocks of {name}: {remark}" for remark in runner.remarks]
         return (deciding if runner.blocks else None), tuple(dict.fromkeys(notes))
 
     def _limit_name(self, metric: str) -> str:
