@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean
 
 from tokgate.analysis.breakeven import BreakEven, break_even
 from tokgate.analysis.cycles import Cycles
-from tokgate.analysis.step_model import (
-    TREES,
-    CostLine,
-    StepCosts,
-    best_steps,
-    constant_acceptance,
-    cost_line,
-    modelled_curve,
-    position_acceptance,
-    tree_need,
-)
-from tokgate.analysis.step_parts import OTHER
-from tokgate.gate.runs import Measured
-from tokgate.gate.verify_passes import VerifyPass, tokens_of
-from tokgate.gate.words import count, figure
-from tokgate.report.explain_breakeven import tree_lines
+from tokgate.gate.draft_steps import acceptance, draft_steps, draft_steps_lines, resolved_steps
+from tokgate.gate.measurement import Measured
+from tokgate.gate.verify_passes import VerifyPass
+from tokgate.gate.words import figure
 from tokgate.report.explain_trace import cycles_json, effective_line
-from tokgate.sglang.trace_spans import DRAFT, DRAFT_EXTEND, VERIFY
-
-NOTABLE_GAPS = 0.1
-"""Share of a cycle in no kernel from which the model says that it takes it to stay: fewer steps launch less."""
 
 
 def state_of(measured: Measured, baseline_tok_s: float) -> BreakEven | None:
@@ -45,7 +28,7 @@ def state_of(measured: Measured, baseline_tok_s: float) -> BreakEven | None:
         baseline_tok_s=baseline_tok_s,
         cycle_ms=fmean(cycle_ms),
         accept_length=fmean(accept_length),
-        draft_steps=_draft_steps(measured, fmean(accept_length)),
+        draft_steps=resolved_steps(measured, fmean(accept_length)),
     )
 
 
@@ -69,7 +52,7 @@ def break_even_lines(
     ]
     if cycles is not None and cycles.on_device:
         lines.append(effective_line(cycles, state.cycle_ms))
-    if chances := _acceptance(measured):
+    if chances := acceptance(measured):
         by_position = ", ".join(f"{100 * chance:.0f} %" for chance in chances)
         lines.append(f"acceptance by draft position, of those reached: {by_position}")
     lines.append(
@@ -77,7 +60,8 @@ def break_even_lines(
     )
     lines += _lever_lines(state)
     if cycles is not None and cycles.on_device:
-        lines += _model_lines(state, measured, cycles, passes)
+        model = draft_steps(state, measured, cycles, passes)
+        lines += [] if model is None else draft_steps_lines(model)
     return lines
 
 
@@ -106,87 +90,5 @@ def _lever_lines(state: BreakEven) -> list[str]:
     return [f"nearer lever: {state.nearer.name}: {', '.join(ways)}"]
 
 
-def _model_lines(
-    state: BreakEven, measured: Measured, cycles: Cycles, passes: Sequence[VerifyPass]
-) -> list[str]:
-    """The best number of draft steps at these costs, and what a tree would have to reach."""
-    steps = _draft_steps(measured, state.accept_length)
-    if steps is None or VERIFY not in cycles.parts_ms:
-        return []
-    parts = cycles.parts_ms
-    resolved = measured.samples[0].identity.resolved
-    topk = resolved.get("speculative_eagle_topk") or 1
-    # One of the draft's tokens comes from draft extend: the draft itself makes steps - 1 passes.
-    draft_ms = parts.get(DRAFT, 0.0) / max(1, steps - 1)
-    line = cost_line([(item.tokens, item.ms) for item in passes])
-    streams = next((item.streams for item in passes if item.cycles is cycles), 1)
-    costs = StepCosts(
-        verify_ms=parts[VERIFY] + parts.get(OTHER, 0.0),
-        draft_ms=draft_ms,
-        extend_ms=parts.get(DRAFT_EXTEND, 0.0) - draft_ms,
-        other_ms=max(0.0, state.cycle_ms - cycles.busy_ms),
-    )
-    # A line through passes of very different sizes may leave nothing for a small one: then it says nothing here.
-    grown = costs if line is None else replace(costs, verify_per_token_ms=line.per_token_ms * streams)
-    if line is None or grown.verify_per_token_ms * (steps + 1) >= costs.verify_ms:
-        line, grown = None, costs
-    known = _acceptance(measured)
-    chances = known or [constant_acceptance(state.accept_length, steps)]
-    # The tokens of a tree are a setting of their own: a step more is no token more in its verify pass.
-    along = grown if topk == 1 else costs
-    curve = modelled_curve(along, chances, baseline_tok_s=state.baseline_tok_s, measured_steps=steps)
-    best = best_steps(curve)
-    said = f"{count(best.steps, 'draft step')} would be best, {best.speedup:.2f}x ({best.tok_s:.0f} tok/s)"
-    if best.steps == steps:
-        said = f"{count(steps, 'draft step')}, as now, are best"
-    if best.speedup <= 1:
-        said = f"no number of draft steps wins; {said}"
-    if not known:
-        said += "; with one chance of acceptance for all positions, since no histogram is reported"
-    elif best.steps > len(known):
-        said += f"; acceptance beyond position {len(known)} is taken to be that of position {len(known)}"
-    gaps = costs.other_ms / state.cycle_ms
-    if gaps >= NOTABLE_GAPS:
-        said += f"; the {100 * gaps:.0f} % of a cycle that lie in no kernel are taken to stay"
-    if topk != 1:
-        tokens = tokens_of(measured)
-        tree = f"tree of topk {topk}" + ("" if tokens is None else f" and {tokens} tokens") + " as measured"
-        return [f"modelled from these costs ({tree}): {said}"]
-    needs = [
-        tree_need(grown, best, measured_steps=steps, topk=wide)
-        for wide in (TREES if line is not None else ())
-    ]
-    trees = [item.strip() for item in tree_lines(needs, best.accept_length)]
-    return [f"modelled from these costs (chain, verify {_grows(line)}): {said}", " ".join(trees)]
-
-
-def _grows(line: CostLine | None) -> str:
-    if line is None:
-        return "as measured"
-    sizes = sorted({tokens for tokens, _ in line.points})
-    return f"{line.per_token_ms:.3f} ms a token more, from passes of {', '.join(map(str, sizes))} tokens"
-
-
-def _acceptance(measured: Measured) -> list[float]:
-    """Chance of acceptance by draft position, over all requests; empty where no histogram is reported.
-
-    SGLang ends a histogram at the last number of tokens that occurred. Positions behind it, up to the draft
-    steps, were reached whenever all before them were accepted, and never accepted.
-    """
-    histograms = [r.accept_histogram for s in measured.samples for r in s.requests if r.accept_histogram]
-    if not histograms:
-        return []
-    steps = measured.samples[0].identity.resolved.get("speculative_num_steps")
-    longest = max([*map(len, histograms), steps + 1 if isinstance(steps, int) else 0])
-    total = [sum(h[i] for h in histograms if i < len(h)) for i in range(longest)]
-    return [chance for chance in position_acceptance(total) if chance is not None]
-
-
 def _share(share: float) -> str:
     return f"{100 * share:.0f} %" if share <= 1 else "more than all"
-
-
-def _draft_steps(measured: Measured, accept_length: float) -> int | None:
-    """Draft steps as resolved; ``None`` when not told, or when more tokens came than they can give."""
-    steps = measured.samples[0].identity.resolved.get("speculative_num_steps")
-    return steps if isinstance(steps, int) and accept_length <= steps + 1 else None

@@ -9,6 +9,9 @@ from tokgate.gate.runs import Measured
 
 RATE = "output_tok_s"
 
+AGREES_SHARE = 0.02
+"""The log's figures are rounded (an accept length of 2.493 is 2.50 in it): within so much it says the same."""
+
 
 def whole_cycle(measured: Measured, streams: int) -> dict[str, float]:
     """Milliseconds a cycle (a step, without speculation), means over runs; what is not known is left out.
@@ -55,9 +58,12 @@ def whole_cycle_lines(measured: Measured, streams: int) -> list[str]:
     if "log_ms" not in found:
         return [line + "; of the engine's log no interval is known that lies within a run"]
     logged = found["log_ms"]
+    outside = decode - logged
+    if outside < AGREES_SHARE * decode:
+        return [f"{line}; the engine's log says {_ms(logged)}: nothing lies outside its own steps"]
     return [
-        line + f"; the engine's log says {_ms(logged)}, so {_ms(decode - logged)} "
-        f"({100 * (decode - logged) / decode:.0f} %) lie outside its steps: detokenising, HTTP, client"
+        f"{line}; the engine's log says {_ms(logged)}, so {_ms(outside)} ({100 * outside / decode:.0f} %) lie outside "
+        "its steps: detokenising, HTTP, client"
     ]
 
 
