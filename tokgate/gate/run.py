@@ -16,24 +16,24 @@ from tokgate.config.workloads import Workload
 from tokgate.environments import installed
 from tokgate.errors import ResultsUnwritable, TokgateError, UsageFault
 from tokgate.gate import modelstore, parity, upkeep
-from tokgate.gate.block_words import Claim
+from tokgate.gate.blocks.settling import LEFT_OPEN, Asked, Settling, open_questions
+from tokgate.gate.blocks.words import Claim
 from tokgate.gate.campaign import Campaign, Planned, Visit
 from tokgate.gate.claim import claim
 from tokgate.gate.comparisons import Comparisons
+from tokgate.gate.cycle.launches import judge_launches
+from tokgate.gate.cycle.net_gain import judge_net_gain
+from tokgate.gate.cycle.rooflines import Rooflines
+from tokgate.gate.cycle.verify_passes import VerifyPass, VerifyPasses
 from tokgate.gate.faults import verdict_of
 from tokgate.gate.judge import SPEED, Judge
-from tokgate.gate.launches import judge_launches
 from tokgate.gate.measurement import Measurer
-from tokgate.gate.net_gain import judge_net_gain
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.results import Results, write_text
-from tokgate.gate.rooflines import Rooflines
 from tokgate.gate.runs import Measured
-from tokgate.gate.settling import LEFT_OPEN, Asked, Settling, open_questions
 from tokgate.gate.setup import Setup
 from tokgate.gate.share import of_how_many
 from tokgate.gate.start import Starter
-from tokgate.gate.verify_passes import VerifyPass, VerifyPasses
 from tokgate.load import prompts
 from tokgate.report.markdown import report
 from tokgate.server.teardown import Teardown
