@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tokgate.analysis.cycles import Cycles
@@ -15,13 +16,16 @@ from tokgate.config.gate import load_gate
 from tokgate.config.profiles import Profile, load_profiles
 from tokgate.config.workloads import Workload, load_workloads
 from tokgate.gate.comparisons import Comparisons
+from tokgate.gate.cycle.break_even import state_of
+from tokgate.gate.cycle.launches import judge_launches
+from tokgate.gate.cycle.net_gain import judge_net_gain
+from tokgate.gate.cycle.traces import Traced, read
+from tokgate.gate.cycle.verify_passes import VerifyPasses
+from tokgate.gate.draft_steps import DraftSteps, draft_steps
 from tokgate.gate.facts import ServerFacts
-from tokgate.gate.launches import judge_launches
-from tokgate.gate.net_gain import judge_net_gain
+from tokgate.gate.judge import SPEED
 from tokgate.gate.pairs import eager_partner, has_mode_decode, prefill_partner
 from tokgate.gate.runs import Measured
-from tokgate.gate.traces import Traced, read
-from tokgate.gate.verify_passes import VerifyPasses
 from tokgate.load.sample import Sample, read_samples
 from tokgate.models.dial import Dial
 from tokgate.models.maker import tensors_of
@@ -32,6 +36,8 @@ from tokgate.report.explain_trace import roofline_line, target_ms
 from tokgate.verdict import Verdict
 
 CONFIG = Path(__file__).parent / "config"
+SLOW_CPU = "slow_cpu"
+"""A cause of void runs that met all runs of some cases alike: the usual state of that host that evening."""
 ARCHITECTURES = ("LlamaForCausalLM",)
 
 
@@ -78,13 +84,29 @@ class Record:
         return [known.get(name) for name in order]
 
     def measured(self, profile: str, workload: str) -> Measured | None:
-        """Runs of a case; ``None`` when there are none that count."""
-        mine = [s for s in self.samples if (s.identity.profile, s.identity.workload) == (profile, workload)]
-        good, void = [s for s in mine if not s.void], [s for s in mine if s.void]
+        """Runs of a case; ``None`` when there are none that count.
+
+        Where fewer than two do, those count too that are void by :data:`SLOW_CPU` alone.
+        """
+        mine = self._runs(profile, workload)
+        good = [s for s in mine if not s.void]
+        if len(good) < 2:
+            good = [s for s in mine if {void.cause for void in s.void} <= {SLOW_CPU}]
+        void = [s for s in mine if s not in good]
         if not good:
             return None
         files = tuple(Path(f"{profile}/{workload}/{s.identity.run}.json") for s in good)
         return Measured(tuple(good), tuple(void), files)
+
+    def slowed(self) -> list[str]:
+        """Cases that are judged by runs on a slow CPU, since no two others were made."""
+        cases = [
+            (p.name, w.name) for p in self.profiles for w in self.workloads if self.measured(p.name, w.name)
+        ]
+        return [f"{w}[{p}]" for p, w in cases if sum(not s.void for s in self._runs(p, w)) < 2]
+
+    def _runs(self, profile: str, workload: str) -> list[Sample]:
+        return [s for s in self.samples if (s.identity.profile, s.identity.workload) == (profile, workload)]
 
     def traced(self, profile: str, workload: str) -> Traced | None:
         """The trace of a case; ``None`` when none was taken."""
@@ -113,7 +135,6 @@ class Record:
         """What can be judged of what was measured: net gain, graph launches, graphs on and off, attention mode."""
         gate = load_gate(CONFIG / "gate.yaml")
         comparisons = Comparisons(gate)
-        passes = self._passes()
         for profile in self.profiles:
             for workload in self.workloads:
                 one = self.measured(profile.name, workload.name)
@@ -129,8 +150,20 @@ class Record:
                 reference = profile.reference and self.measured(profile.reference, workload.name)
                 if reference:
                     cycles = None if traced is None else traced.cycles
-                    yield judge_net_gain(workload, one, reference, cycles, passes.like(one))
+                    yield judge_net_gain(workload, one, reference, cycles, self._passes.like(one))
                 yield from self._compared(comparisons, profile, workload, one)
+
+    def model(self, profile: Profile, workload: Workload) -> DraftSteps | None:
+        """The model of draft steps of a case."""
+        measured, cycles = (
+            self.measured(profile.name, workload.name),
+            self.cycles(profile.name, workload.name),
+        )
+        reference = profile.reference and self.measured(profile.reference, workload.name)
+        if measured is None or cycles is None or not reference:
+            return None
+        state = state_of(measured, fmean(reference.series(SPEED)) / workload.concurrency)
+        return None if state is None else draft_steps(state, measured, cycles, self._passes.like(measured))
 
     def _compared(
         self, comparisons: Comparisons, profile: Profile, workload: Workload, one: Measured
@@ -152,6 +185,7 @@ class Record:
         files = sorted((self.folder / "traces").glob("*.json.gz"))
         return {file.name.removesuffix(".json.gz"): read([file]) for file in files}
 
+    @cached_property
     def _passes(self) -> VerifyPasses:
         passes = VerifyPasses()
         for profile in self.profiles:
@@ -161,6 +195,7 @@ class Record:
         return passes
 
 
+@cache
 def reads(preset: str) -> Traffic:
     """What a step of a synthetic pair's target reads."""
     found = find_preset(preset)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -18,8 +20,8 @@ from benchmarks.page import put
 from benchmarks.speculation.judged import Record
 from tokgate.analysis.cycles import Cycles
 from tokgate.analysis.step_parts import OTHER
-from tokgate.gate.launches import LAUNCHES, effective_ms
-from tokgate.gate.whole_cycle import whole_cycle
+from tokgate.gate.cycle.launches import LAUNCHES, effective_ms
+from tokgate.gate.cycle.whole import whole_cycle
 from tokgate.report.explain_trace import target_ms
 from tokgate.report.speculation_table import markdown, speculation_rows
 from tokgate.sglang.trace_spans import DRAFT, DRAFT_EXTEND
@@ -34,10 +36,14 @@ COSTS = (
 )  # fmt: skip
 
 
-def records() -> list[Record]:
-    """In the order in which they were taken."""
+FORETOLD = ("workload", "from steps", "for steps", "cycle ms, modelled", "measured", "off by")
+
+
+@cache
+def records() -> tuple[Record, ...]:
+    """In the order in which they were taken; each reads its traces once."""
     found = [Record(path.parent) for path in RECORDS.glob("*/run.json")]
-    return sorted(found, key=lambda record: str(record.run["started_at"]))
+    return tuple(sorted(found, key=lambda record: str(record.run["started_at"])))
 
 
 def tables(record: Record) -> list[str]:
@@ -51,6 +57,13 @@ def tables(record: Record) -> list[str]:
     if compared:
         lines += ["", "Graphs on and off, attention modes:", ""]
         lines += [f"- {verdict.line}" for verdict in compared]
+    if foretold := list(_foretold(record)):
+        lines += [
+            "",
+            "What the model of one number of draft steps says of another, beside what was measured there:",
+            "",
+        ]
+        lines += _rows(FORETOLD, iter(foretold))
     models = [(v, line) for v in verdicts for line in v.body if line.startswith("modelled")]
     if models:
         lines += ["", "The model of draft steps:", ""]
@@ -67,6 +80,7 @@ def _head(record: Record) -> Iterator[str]:
         for at in (min(s.identity.started_at for s in runs), max(s.identity.started_at for s in runs))
     )
     void = sum(bool(s.void) for s in runs)
+    slowed = record.slowed()
     yield f"### Run {run['run']}"
     yield ""
     yield (
@@ -76,6 +90,12 @@ def _head(record: Record) -> Iterator[str]:
         f"repeated), warm-ups and traces took {(ended - began).total_seconds() / 60:.1f} minutes."
         + ("" if run["status"] == "complete" else f" The run was {run['status']} by its budget.")
     )
+    if slowed:
+        yield ""
+        yield (
+            f"Judged by runs that the gate called void, since the scheduler's CPU was slow in all of them: "
+            f"{', '.join(slowed)}."
+        )
 
 
 def _costs(record: Record) -> Iterator[Sequence[str]]:
@@ -96,6 +116,29 @@ def _costs(record: Record) -> Iterator[Sequence[str]]:
                 "-" if whole_ms is None else f"{100 * (1 - cycles.busy_ms / whole_ms):.0f} %",
                 "-" if held is None else f"{100 * held.fraction:.0f} %",
             )
+
+
+def _foretold(record: Record) -> Iterator[Sequence[str]]:
+    """Every profile's model at the draft steps of profiles that differ in these alone."""
+    for workload in record.workloads:
+        for one in record.profiles:
+            model = record.model(one, workload)
+            for other in record.profiles:
+                asked, measured = other.speculation, record.measured(other.name, workload.name)
+                alike = one is not other and replace(other, speculation=one.speculation).digest == one.digest
+                if model is None or asked is None or measured is None or not alike or asked.steps is None:
+                    continue
+                if asked.attention_mode != (one.speculation and one.speculation.attention_mode):
+                    continue
+                cycle_ms, said_ms = fmean(measured.series("cycle_ms")), model.curve[asked.steps - 1].cycle_ms
+                yield (
+                    workload.name,
+                    str(model.steps),
+                    str(asked.steps),
+                    f"{said_ms:.2f}",
+                    f"{cycle_ms:.2f}",
+                    f"{100 * (said_ms / cycle_ms - 1):+.1f} %",
+                )
 
 
 def _parts(cycles: Cycles) -> tuple[float, ...]:

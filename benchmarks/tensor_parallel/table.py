@@ -1,6 +1,6 @@
-"""The page of what ``benchmarks.tensor_parallel`` saw, from the folder it wrote.
+"""The page of what ``benchmarks.tensor_parallel`` saw, from the folders it wrote.
 
-    python -m benchmarks.tensor_parallel.table OUT [--write]
+    python -m benchmarks.tensor_parallel.table OUT [OUT ...] [--write]
 
 Prints Markdown; with ``--write`` it takes the place of what stands between the marks of the page.
 """
@@ -19,6 +19,7 @@ import yaml
 
 from benchmarks.page import put
 from benchmarks.tensor_parallel.exchange import LONG_US, exchanges, waits
+from tokgate.gate.results import read_verdicts
 from tokgate.load.sample import read_samples
 
 ROOT = Path(__file__).parents[2]
@@ -33,10 +34,22 @@ _PRIVATE = (
     (r"(?<![\w.])/\S*/", ""),
 )
 _LONGEST = 150
+SLOW_CPU, MARK = "slow_cpu", " \\*"
 
 
 def page(out: Path) -> str:
-    """The tables in Markdown: where it ran, captures by rank, and everything that was asked for."""
+    """The tables in Markdown: where it ran, captures by rank, and everything that was asked for.
+
+    Args:
+        out: what the benchmark wrote, or the folder of a gate's run alone.
+    """
+    if (out / "run.json").is_file():
+        run = _read(out / "run.json")
+        said = (
+            f"{_when({}, run)}A gate alone: {run['engine_kind']}, SGLang {run['sglang']}, {run['host_class']}; "
+            f"its run is {run['status']}."
+        )
+        return "\n".join([said, "", *figures(out), *exchange(out)]).rstrip()
     host = json.loads((out / "host.json").read_text(encoding="utf-8"))
     engine = yaml.safe_load((out / "gpu" / "engine.yaml").read_text(encoding="utf-8"))
     seen = json.loads((out / "seen.json").read_text(encoding="utf-8"))
@@ -53,10 +66,16 @@ def page(out: Path) -> str:
         lines += _captures(look["captures"])
     if gate:
         lines += figures(gate)
+        lines += exchange(gate)
     lines += _waits(out)
     lines += ["| part | asked | | what it said |", "|---|---|---|---|"]
     lines += [f"| {part} | {what} | {WORDS[ok]} | {_said(said)} |" for part, what, ok, said in seen]
     return "\n".join(lines)
+
+
+def pages(outs: Sequence[Path]) -> str:
+    """The tables of several folders, one after the other."""
+    return "\n\n".join(page(out) for out in outs)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -85,28 +104,69 @@ def _not_seen(seen: list[list[Any]], run: dict[str, Any]) -> list[str]:
     lines = [f"- {part}: {what}: {_said(said)}" for part, what, ok, said in seen if ok is False]
     if run and run.get("status") != "complete":
         lines.append(
-            f"- the gate's run is {run.get('status', 'without an end')}: no baselines can be accepted from it"
+            f"- the gate's run is {run.get('status', 'without an end')}: of it only what was measured wholly "
+            "can be accepted"
         )
     return ["Not seen:", "", *lines, ""] if lines else []
 
 
 def figures(gate: Path) -> list[str]:
-    """Medians of the runs that the gate stored, by profile."""
+    """Medians of the runs that the gate stored, by profile; where fewer than two count, those that are void by a slow
+    CPU alone count too, and are marked."""
     lines = [
         "| profile | runs | output, tok/s | of the runs | TTFT, ms | step, ms | accept length | start-up, s |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    samples = [sample for sample in read_samples(gate / "samples") if not sample.void]
+    samples = read_samples(gate / "samples")
+    marked = False
     for profile in sorted({sample.identity.profile for sample in samples}):
-        mine = [s.metrics for s in samples if s.identity.profile == profile]
+        own = [s for s in samples if s.identity.profile == profile]
+        good = [s for s in own if not s.void]
+        slowed = sum("output_tok_s" in s.metrics for s in good) < 2
+        if slowed:
+            good = [s for s in own if {void.cause for void in s.void} <= {SLOW_CPU}]
+        slowed = slowed and any(s.void for s in good)
+        marked = marked or slowed
+        mine = [s.metrics for s in good]
         speed = [own["output_tok_s"] for own in mine if "output_tok_s" in own]
         spread = f"{min(speed):.0f} to {max(speed):.0f}" if speed else "-"
         lines.append(
-            f"| {profile} | {len(speed)} | {_median(mine, 'output_tok_s', 1)} | {spread} "
+            f"| {profile}{MARK if slowed else ''} | {len(speed)} | {_median(mine, 'output_tok_s', 1)} | {spread} "
             f"| {_median(mine, 'ttft_s_p50', 1, 1e3)} | {_median(mine, 'step_ms_p50', 2)} "
             f"| {_median(mine, 'accept_length', 3)} | {_median(mine, 'startup_s', 1)} |"
         )
+    if marked:
+        lines += [
+            "",
+            "\\* All its runs were void, since fixed work took longer on the scheduler's CPU than on an idle one.",
+        ]
     return [*lines, ""]
+
+
+def exchange(gate: Path) -> list[str]:
+    """Where a step goes on rank 0, the exchange between ranks apart; from the gate's own traces, if it took any."""
+    told = [v.evidence for v in read_verdicts(gate) if isinstance(v.evidence.get("cycles"), dict)]
+    rows = {}
+    for evidence in told:
+        cycles, whole_ms = evidence["cycles"], evidence.get("effective_cycle_ms")
+        assert isinstance(cycles, dict)
+        if not isinstance(whole_ms, float) or "communication_ms" not in cycles:
+            continue
+        busy, between = cycles["busy_ms"], cycles["communication_ms"]
+        parts = ", ".join(f"{part} {ms:.2f}" for part, ms in cycles["parts_ms"].items())
+        rows[f"{evidence['workload']}[{evidence['profile']}]"] = (
+            f"{cycles['launches_per_step']} | {parts} | {busy:.2f} | {between:.2f} | {100 * between / busy:.0f} % "
+            f"| {whole_ms:.2f} | {100 * (1 - busy / whole_ms):.0f} %"
+        )
+    if not rows:
+        return []
+    return [
+        "| traced, rank 0 | graphs a step | parts, ms | in kernels, ms | exchange, ms | of the kernels "
+        "| step or cycle, ms | in no kernel |",
+        "|---|---:|---|---:|---:|---:|---:|---:|",
+        *(f"| {name} | {row} |" for name, row in rows.items()),
+        "",
+    ]
 
 
 def _median(runs: Sequence[Mapping[str, float]], metric: str, digits: int, factor: float = 1.0) -> str:
@@ -164,10 +224,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("out", type=Path, help="what --out was")
+    parser.add_argument(
+        "out", type=Path, nargs="+", help="what --out was; several are shown one after the other"
+    )
     parser.add_argument("--write", action="store_true", help="put it into the documentation")
     options = parser.parse_args()
-    text = page(options.out)
+    text = pages(options.out)
     print(text)
     if options.write:
         write(text)

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -16,13 +17,15 @@ from benchmarks.tensor_parallel.exchange import waits
 from benchmarks.tensor_parallel.host import Host
 from benchmarks.tensor_parallel.parts import _hang, nccl_share
 from tests.gate.runs import ROOT
+from tokgate import baselines
 from tokgate.cli import run as cli
 from tokgate.config.engine import emulated_engine
 from tokgate.config.gate import load_gate
+from tokgate.config.profiles import load_profiles
 from tokgate.config.workloads import Workload, load_workloads
 from tokgate.errors import Hang
+from tokgate.gate.cycle.net_gain import judge_net_gain
 from tokgate.gate.judge import Judge
-from tokgate.gate.net_gain import judge_net_gain
 from tokgate.gate.results import read_run, read_verdicts
 from tokgate.gate.runs import Measured
 from tokgate.load.prompts import build
@@ -36,6 +39,7 @@ from tokgate.server.timeline import Capture
 from tokgate.verdict import Kind, Verdict
 
 ASSETS = ROOT / "tests/assets/h200-x2"
+LATER = (ROOT / "tests/assets/h200-x2-gate", ROOT / "tests/assets/h200-x2-eager")
 RUN = next((ASSETS / "gates/two").glob("*-*-*"))
 MEASURED = ("tp2-baseline", "tp2-eagle3-graphs")
 STORED = ("output_tok_s", "ttft_s_p50", "step_ms_p50")
@@ -69,8 +73,8 @@ def measured(samples: list[Sample], profile: str) -> Measured:
 
 
 def test_they_name_no_folder_of_that_machine() -> None:
-    files = [path for path in ASSETS.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 400_000
+    files = [path for folder in (ASSETS, *LATER) for path in folder.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 800_000
     for path in files:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
@@ -79,11 +83,48 @@ def test_they_name_no_folder_of_that_machine() -> None:
 
 def test_the_page_is_made_from_them() -> None:
     between = table.PAGE.read_text().partition(table.BEGIN)[2].partition(table.END)[0]
-    assert between.strip() == table.page(ASSETS).strip()
+    assert between.strip() == table.pages([ASSETS, *LATER]).strip()
     # What was not seen stands before all that was.
     head, _, rest = between.partition("| capture |")
     assert "2026-11-29" in head and "30 of 33 seen" in head and "tp2-eagle3-eager: none" in head
     assert "the gate's run is interrupted" in head and "| seen |" in rest
+
+
+def test_the_stored_baselines_of_two_gpus_are_those_of_the_later_gate() -> None:
+    samples = [s for s in read_samples(LATER[0] / "gates/two") if not s.void]
+    for profile, workload in (
+        ("tp2-baseline", "chat-bs1"),
+        ("tp2-baseline", "startup"),
+        ("tp2-eagle3-graphs", "startup"),
+    ):
+        stored = baselines.read(ROOT / "baselines", "nvidia-h200-x2", profile, workload)
+        assert stored is not None
+        mine = [s for s in samples if (s.identity.profile, s.identity.workload) == (profile, workload)]
+        assert not baselines.differences(stored, mine[0].identity)
+        metric = "output_tok_s" if workload == "chat-bs1" else "startup_s"
+        assert stored.series(metric) == [[pytest.approx(s.metrics[metric], rel=1e-5) for s in mine]]
+        # The shipped configuration still fits them.
+        known = load_profiles(ROOT / "perf_tests/profiles.yaml").get(profile)
+        assert stored.identity["profile_digest"] == known.digest
+    assert baselines.read(ROOT / "baselines", "nvidia-h200-x2", "tp2-eagle3-graphs", "chat-bs1") is None
+
+
+def test_what_waits_for_the_cpu_is_what_differs_from_host_to_host() -> None:
+    def speeds(profile: str) -> list[float]:
+        found = []
+        for folder in (RUN, LATER[0], LATER[1]):
+            own = [
+                s
+                for s in read_samples(folder / "samples" if folder == RUN else folder)
+                if s.identity.profile == profile
+            ]
+            rates = [s.metrics["output_tok_s"] for s in own if "output_tok_s" in s.metrics]
+            found += [fmean(rates)] if rates else []
+        return found
+
+    baseline, eager = speeds("tp2-baseline"), speeds("tp2-eagle3-eager")
+    assert max(baseline) / min(baseline) < 1.02
+    assert max(eager) / min(eager) > 1.5
 
 
 def test_the_table_of_a_clean_start_and_no_odd_rank_in_it() -> None:

@@ -146,6 +146,18 @@ def test_a_gate_that_is_told_to_stop_leaves_nothing(
     assert (run / "report.md").is_file()
 
 
+def test_a_run_that_is_measured_in_the_foreground_is_cut_off_without_a_traceback(
+    begin: Callable[..., Gate],
+) -> None:
+    """As on a GPU, where the test itself measures: pytest-benchmark's fixture is torn down unused."""
+    gate = begin("tokgate", "gate", "--start-together=2")
+    os.killpg(gate.process.pid, signal.SIGINT)
+    assert gate.ended() == 3
+    said = gate.log.read_text()
+    assert "Traceback" not in said, said
+    assert read_run(find_run(gate.results, "latest"))["status"] == "interrupted"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("after_s", [0.3, pytest.param(1.0, marks=SLOW), pytest.param(2.0, marks=SLOW)])
 def test_a_gate_that_is_stopped_in_its_first_seconds_says_so(

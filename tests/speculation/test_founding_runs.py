@@ -17,7 +17,8 @@ GOLDEN = ROOT / "tests/messages/speculation"
 SELECTED = "-k=net_gain or graph_launches or on_off or attention_mode"
 _NORMAL = (
     (r"^  of a whole run .*", "  of a whole run N"),
-    (r"; acceptance beyond position.*", ""),
+    (r"; the \d+ % of a cycle that lie in no kernel are taken to stay", ""),
+    (r"; were positions beyond .*", ""),
     (r"^  \d+ of \d+ runs under contention.*\n", ""),
     (r"^  file: .*/samples/([^/]+/[^/]+)/.*", r"  file: samples/\1/RUN"),
     (r"[-+]?\d+(\.\d+)?\.\.[-+]?\d+(\.\d+)?", "N..N"),

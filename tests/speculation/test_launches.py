@@ -12,10 +12,10 @@ from tests.gate.runs import ROOT
 from tests.trace.kineto import Shape, steps
 from tokgate.config.profiles import Profile, load_profiles
 from tokgate.config.workloads import load_workloads
-from tokgate.gate.launches import judge_launches
+from tokgate.gate.cycle.launches import judge_launches
+from tokgate.gate.cycle.net_gain import judge_net_gain
+from tokgate.gate.cycle.traces import Traced, read
 from tokgate.gate.measurement import Measured
-from tokgate.gate.net_gain import judge_net_gain
-from tokgate.gate.traces import Traced, read
 from tokgate.load.sample import Sample
 from tokgate.verdict import Kind, Verdict
 
@@ -131,9 +131,8 @@ def test_the_founding_sentence(make_sample: Make, traced: Callable[[Shape], Trac
         "or at accept length 2.00 a cycle of 24.2 ms",
         "nearer lever: accept length: accept length needs 36 % of the way from 2.00 to 4, cycle time 42 % of the "
         "way from 33.0 to 12.1 ms",
-        "modelled from these costs (chain, verify as measured): no number of draft steps wins; 6 draft steps "
-        "would be best, 0.77x (64 tok/s); with one chance of acceptance for all positions, since no histogram is "
-        "reported",
+        "modelled from these costs (chain, verify as measured): no number of draft steps wins; 3 draft steps, as now, "
+        "are best; with one chance of acceptance for all positions, since no histogram is reported",
     )
     assert found.body[7].startswith(
         "topk above 1: not modelled: what a token more costs in verify is not known"

@@ -12,10 +12,10 @@ from tests.gate.runs import ROOT
 from tests.trace.kineto import Shape, steps
 from tokgate.analysis.cycles import Cycles
 from tokgate.config.workloads import load_workloads
+from tokgate.gate.cycle.net_gain import judge_net_gain
+from tokgate.gate.cycle.traces import read
+from tokgate.gate.cycle.verify_passes import VerifyPasses
 from tokgate.gate.measurement import Measured
-from tokgate.gate.net_gain import judge_net_gain
-from tokgate.gate.traces import read
-from tokgate.gate.verify_passes import VerifyPasses
 from tokgate.load.sample import Sample
 
 Make = Callable[..., Sample]
@@ -46,7 +46,8 @@ def runs(make: Make, profile: str, **resolved: object) -> Measured:
     samples = []
     for run in range(3):
         sample = make(metrics, run=run, profile=profile, resolved={**EAGLE, **resolved})
-        request = replace(sample.requests[0], accept_histogram=(0, 50, 50, 0))
+        asked = sample.identity.resolved["speculative_num_steps"]
+        request = replace(sample.requests[0], accept_histogram=(0, 50, 50, 0)[: asked + 1])
         samples.append(replace(sample, requests=(request,)))
     return Measured(tuple(samples), (), tuple(Path(f"{n}.json") for n in range(3)))
 
@@ -70,7 +71,8 @@ def test_passes_of_two_sizes_give_a_token_its_price(make_sample: Make, trace: Tr
     chain, trees = modelled(make_sample, small, passes)
     # 28 tokens more cost 0.7 ms.
     assert chain.startswith(
-        "modelled from these costs (chain, verify 0.025 ms a token more, from passes of 4, 32 tokens): "
+        "modelled from these costs (chain, verify 0.025 ms a token more, from passes of 4, 32 tokens, of other streams "
+        "too): "
     )
     assert "2 draft steps would be best" in chain
     assert trees.startswith(
@@ -78,6 +80,23 @@ def test_passes_of_two_sizes_give_a_token_its_price(make_sample: Make, trace: Tr
     )
     assert "topk 8 with 24 tokens is faster above 2.94" in trees
     assert trees.endswith("measure a profile with topk above 1")
+
+
+def test_passes_of_as_many_streams_come_first(make_sample: Make, trace: Trace) -> None:
+    """More streams bring their own keys, values and attention, which are no price of a draft token."""
+    passes = VerifyPasses()
+    small = trace(1300)
+    passes.add(runs(make_sample, "eagle3-graphs"), small, 1)
+    passes.add(runs(make_sample, "steps-5", speculative_num_draft_tokens=6), trace(1340), 1)
+    passes.add(runs(make_sample, "eagle3-graphs"), trace(2000), 8)
+    chain, _ = modelled(make_sample, small, passes)
+    assert "(chain, verify 0.020 ms a token more, from passes of 4, 6 tokens): " in chain
+
+
+def test_what_was_not_measured_is_no_advice(make_sample: Make, trace: Trace) -> None:
+    """With two steps the third position is unknown: what it would give if it were like the second is told apart."""
+    (chain, _) = modelled(make_sample, trace(1300), VerifyPasses(), speculative_num_steps=2)
+    assert "2 draft steps, as now, are best; were positions beyond 2 accepted as 2 is, " in chain
 
 
 def test_passes_of_one_size_leave_trees_open(make_sample: Make, trace: Trace) -> None:

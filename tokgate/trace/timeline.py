@@ -27,7 +27,7 @@ Bools = npt.NDArray[np.bool_]
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 CALLS = frozenset({"cuda_runtime", "cuda_driver"})
 SPANS = frozenset({"user_annotation", "python_function"})
-_CALL_WORDS = ("launch", "memcpy", "memset")
+CALL_WORDS = ("launch", "memcpy", "memset")
 _MERGED = "[TP"
 
 Label = Callable[[str, str], str | None]
@@ -132,7 +132,7 @@ class _Collector:
     def _call(self, event: Mapping[str, Any]) -> None:
         name = str(event.get("name", "")).lower()
         correlation = _whole((event.get("args") or {}).get("correlation"), -1)
-        if correlation < 0 or not any(word in name for word in _CALL_WORDS):
+        if correlation < 0 or not any(word in name for word in CALL_WORDS):
             return
         begin, end = _times(event)
         self._call_times["begin"].append(begin)

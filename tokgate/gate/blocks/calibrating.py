@@ -1,0 +1,128 @@
+"""Calibrating: A/A blocks of a host, profile by profile, resumable, stored as calibrations after every block."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tokgate.config.profiles import Profile
+from tokgate.errors import UsageFault
+from tokgate.gate.blocks import calibrations
+from tokgate.gate.blocks.arms import ServerBench, fit_together
+from tokgate.gate.blocks.bench import Bench
+from tokgate.gate.blocks.plan import RUNS_PER_ARM, Arm, BlockPlan
+from tokgate.gate.blocks.runner import BlockRunner
+from tokgate.gate.setup import Setup
+
+STAMP = "%Y%m%dT%H%M%SZ"
+
+MakeBench = Callable[[Setup, BlockPlan, Path], Bench]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """What became of one profile.
+
+    Attributes:
+        blocks: A/A blocks of the session, those of earlier calls included.
+        asked: how many were asked.
+        folder: of the session: plan, blocks, Samples, logs.
+        files: calibrations that were written; empty when no block was measured.
+        remarks: what a reader should know of servers and host, one line each.
+    """
+
+    profile: str
+    blocks: int
+    asked: int
+    folder: Path
+    files: tuple[Path, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def calibrate(
+    setup: Setup,
+    names: Sequence[str],
+    *,
+    blocks: int,
+    runs_per_arm: int = RUNS_PER_ARM,
+    minutes: float | None = None,
+    bench: MakeBench = ServerBench,
+    clock: Callable[[], float] = time.monotonic,
+    say: Callable[[str], object] = print,
+) -> list[Calibrated]:
+    """Measure A/A blocks of profiles, one profile after the other. The caller holds the GPUs.
+
+    A session that a crash or a budget cut short is taken up by the next call that asks for the same.
+
+    Args:
+        setup: the checked request; ``results/calibrate`` keeps the sessions, ``baselines`` the calibrations.
+        names: of profiles.
+        blocks: wanted in each profile's session.
+        runs_per_arm: of each workload on each launch; a verdict uses the calibration of blocks of its own form.
+        minutes: budget of this call; no block is begun that would not end in time, judged by the longest of the
+            session, blocks of earlier calls included. The first block of a session has no known length: it is
+            begun while time is left.
+        bench: launches servers.
+        say: told of every block.
+
+    Raises:
+        TokgateError: as :meth:`tokgate.gate.blocks.runner.BlockRunner.measure`; blocks before are stored.
+    """
+    began = clock()
+    done: list[Calibrated] = []
+    for name in names:
+        profile = setup.profiles[name]
+        folder, plan = _session(setup, profile, runs_per_arm, blocks)
+        runner = BlockRunner(plan, bench(setup, plan, folder), folder, clock=clock)
+        files: list[Path] = []
+        if runner.blocks:
+            say(f"{name}: going on after block {len(runner.blocks)} of {blocks} ({folder})")
+            files = store(setup, runner, folder)
+        while len(runner.blocks) < blocks:
+            longest = max((block.seconds for block in runner.blocks), default=0.0)
+            if minutes is not None and clock() - began + longest >= 60 * minutes:
+                break
+            block = runner.measure()
+            files = store(setup, runner, folder)
+            say(f"{name}: block {block.number + 1} of {blocks}: {block.seconds:.0f} s")
+        done.append(Calibrated(name, len(runner.blocks), blocks, folder, tuple(files), tuple(runner.remarks)))
+    return done
+
+
+def store(setup: Setup, runner: BlockRunner, folder: Path) -> list[Path]:
+    """Make the session's calibrations from its blocks, as often as wanted, and store them."""
+    started_at = datetime.datetime.strptime(folder.name, STAMP).replace(tzinfo=datetime.UTC)
+    found = calibrations.from_blocks(
+        runner.plan, runner.blocks, setup.gate.metrics, started_at.isoformat(timespec="seconds")
+    )
+    return calibrations.store(setup.request.baselines, found)
+
+
+def _session(setup: Setup, profile: Profile, runs_per_arm: int, blocks: int) -> tuple[Path, BlockPlan]:
+    """The session to be taken up, or a new one, and its plan."""
+    arms = (Arm("A", setup.engine, profile), Arm("B", setup.engine, profile))
+    plan = BlockPlan(
+        arms,
+        tuple(setup.workloads.values()),
+        seed=secrets.randbelow(2**20),
+        runs_per_arm=runs_per_arm,
+        together=fit_together(setup, arms) is None,
+    )
+    root = setup.request.results / "calibrate" / setup.host_classes[profile.name] / profile.name
+    for folder in sorted(root.glob("*T*Z"), reverse=True)[:1]:
+        try:
+            known = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+            same = replace(plan, seed=int(known["seed"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            break
+        if json.loads(json.dumps(same.facts())) == known and len(list(folder.glob("blocks/*.json"))) < blocks:
+            return folder, same
+    folder = root / f"{datetime.datetime.now(datetime.UTC):{STAMP}}"
+    if folder.exists():
+        raise UsageFault(f"{folder} exists: a session begins once a second")
+    return folder, plan

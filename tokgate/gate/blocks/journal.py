@@ -1,0 +1,155 @@
+"""Journal of blocks: one file a block, written whole or not at all, so that a crash loses one block at most."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokgate.errors import ResultsUnwritable, SampleFault, UsageFault
+from tokgate.gate.blocks.measured import MeasuredArm, MeasuredBlock
+from tokgate.gate.runs import Measured
+from tokgate.load.sample import Sample, read_samples, write_json
+
+SCHEMA = 1
+
+
+class Journal:
+    """Blocks of one plan in a folder.
+
+    Args:
+        folder: made when there is none.
+        plan: what :meth:`tokgate.gate.blocks.plan.BlockPlan.facts` gives.
+
+    Raises:
+        UsageFault: the folder holds blocks of another plan; says what differs.
+        SampleFault: its ``plan.json`` cannot be read.
+        ResultsUnwritable: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, plan: Mapping[str, object]) -> None:
+        self.folder = folder
+        path = folder / "plan.json"
+        wanted = json.loads(json.dumps(plan))
+        if path.is_file():
+            known = _read(path)
+            differing = [
+                f"{key}: {known.get(key)} there, {wanted.get(key)} asked"
+                for key in sorted({*known, *wanted})
+                if known.get(key) != wanted.get(key)
+            ]
+            if differing:
+                raise UsageFault(f"{folder} holds blocks of another plan", differing)
+        else:
+            write_json(path, wanted)
+
+    def add(self, block: MeasuredBlock) -> None:
+        """Store a block.
+
+        Raises:
+            ResultsUnwritable: disk full or folder gone.
+        """
+        write_json(
+            self._file(block.number),
+            {
+                "schema": SCHEMA,
+                "number": block.number,
+                "began_at": block.began_at,
+                "seconds": block.seconds,
+                "orders": {name: list(order) for name, order in block.orders.items()},
+                "arms": {name: self._arm(arm) for name, arm in block.arms.items()},
+            },
+        )
+
+    def take_up(self) -> list[MeasuredBlock]:
+        """All whole blocks; Samples of one that was cut short are moved aside, into ``lost/``.
+
+        Raises:
+            SampleFault: a block or one of its Samples cannot be read, or a block is missing.
+            ResultsUnwritable: Samples cannot be moved.
+        """
+        blocks: list[MeasuredBlock] = []
+        known: set[Path] = set()
+        for number, path in enumerate(sorted((self.folder / "blocks").glob("[0-9]*.json"))):
+            if path != self._file(number):
+                raise SampleFault(
+                    f"{self.folder / 'blocks'}: block {number} is missing, {path.name} is there"
+                )
+            block = self._block(_read(path), path)
+            blocks.append(block)
+            for arm in block.arms.values():
+                for measured in arm.workloads.values():
+                    known |= {*measured.files, *measured.void_files}
+        self._set_aside(known)
+        return blocks
+
+    def _file(self, number: int) -> Path:
+        return self.folder / "blocks" / f"{number:04d}.json"
+
+    def _arm(self, arm: MeasuredArm) -> dict[str, object]:
+        def names(paths: tuple[Path, ...]) -> list[str]:
+            return [str(path.relative_to(self.folder)) for path in paths]
+
+        return {
+            "workloads": {
+                name: {"runs": names(measured.files), "void": names(measured.void_files)}
+                for name, measured in arm.workloads.items()
+            },
+            "extras": dict(arm.extras),
+        }
+
+    def _block(self, data: Mapping[str, Any], path: Path) -> MeasuredBlock:
+        if data.get("schema") != SCHEMA:
+            raise SampleFault(f"{path}: block schema {data.get('schema')!r}, this tokgate reads {SCHEMA}")
+        try:
+            return MeasuredBlock(
+                number=data["number"],
+                began_at=data["began_at"],
+                seconds=float(data["seconds"]),
+                orders={name: tuple(order) for name, order in data["orders"].items()},
+                arms={
+                    name: MeasuredArm(
+                        {
+                            workload: self._measured(item["runs"], item["void"])
+                            for workload, item in arm["workloads"].items()
+                        },
+                        arm["extras"],
+                    )
+                    for name, arm in data["arms"].items()
+                },
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SampleFault(f"{path}: not a block: {type(error).__name__}: {error}") from error
+
+    def _measured(self, runs: list[str], void: list[str]) -> Measured:
+        files = tuple(self.folder / name for name in runs)
+        void_files = tuple(self.folder / name for name in void)
+        return Measured(_samples(files), _samples(void_files), files, void_files)
+
+    def _set_aside(self, known: set[Path]) -> None:
+        for path in sorted(self.folder.glob("*/samples/**/*.sample.json")):
+            if path in known or path.is_relative_to(self.folder / "lost"):
+                continue
+            aside = self.folder / "lost" / path.relative_to(self.folder)
+            try:
+                aside.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(aside)
+            except OSError as error:
+                raise ResultsUnwritable(f"{path} cannot be moved to {aside}: {error.strerror}") from error
+
+
+def _samples(files: tuple[Path, ...]) -> tuple[Sample, ...]:
+    return tuple(read_samples(path)[0] for path in files)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SampleFault(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SampleFault(f"{path}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise SampleFault(f"{path}: not an object")
+    return data
