@@ -17,4 +17,4 @@ def test_attention_mode(
     server: Visit, workload: Workload, run: Run, report: Callable[[Verdict], None]
 ) -> None:
     """Inert modes are said to be inert; real ones are compared with what these runs could have shown."""
-    report(run.attention_mode(server, workload))
+    report(run.ask.attention_mode(server, workload))

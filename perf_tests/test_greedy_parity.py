@@ -14,4 +14,4 @@ from tokgate.verdict import Verdict
 @pytest.mark.profiles("speculative")
 def test_greedy_parity(server: Visit, case: str, run: Run, report: Callable[[Verdict], None]) -> None:
     """Token ids, request by request, from the first token to the end."""
-    report(run.parity(case, server))
+    report(run.ask.parity(case, server))

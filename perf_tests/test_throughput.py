@@ -20,10 +20,10 @@ def test_throughput(server: Visit, workload: Workload, run: Run, report: Report,
     """``output_tok_s`` against the stored baseline; each run is a round of pytest-benchmark."""
     measured = server.measured(workload)
     replay(benchmark, measured)
-    report(run.against_baseline(server, workload, "output_tok_s"))
+    report(run.ask.against_baseline(server, workload, "output_tok_s"))
 
 
 @pytest.mark.metrics("ttft_s_p50", "step_ms_p50")
 def test_latency(server: Visit, workload: Workload, metric: str, run: Run, report: Report) -> None:
     """Time to first token and step time against the stored baseline."""
-    report(run.against_baseline(server, workload, metric))
+    report(run.ask.against_baseline(server, workload, metric))

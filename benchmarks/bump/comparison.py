@@ -15,8 +15,8 @@ from tokgate.bump.outcome import report_of
 from tokgate.bump.question import BumpAsk
 from tokgate.bump.run import header, write_reports
 from tokgate.bump.stack import Stack
-from tokgate.gate.blocks import BlockRunner
-from tokgate.gate.deciding import Deciding, Spent
+from tokgate.gate.blocks.deciding import Deciding, Spent
+from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.verdict import Verdict
 
 SPEED = "output_tok_s"

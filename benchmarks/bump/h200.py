@@ -29,7 +29,7 @@ from tokgate.bump.witness import Side
 from tokgate.config.engine import Engine, load_engine
 from tokgate.errors import HostFault, TokgateError
 from tokgate.gate import setup as gate_setup
-from tokgate.gate.blocks import Arm, BlockPlan, BlockRunner
+from tokgate.gate.blocks.runner import Arm, BlockPlan, BlockRunner
 from tokgate.gate.claim import claim
 from tokgate.gate.setup import Request, Setup
 

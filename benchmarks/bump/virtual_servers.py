@@ -1,6 +1,6 @@
 """Servers that are numbers on a clock of their own: noise as recorded on the H200, speed by version, faults.
 
-Satisfies :class:`tokgate.gate.blocks.Bench`, so that what drives real servers drives these, in microseconds.
+Satisfies :class:`tokgate.gate.blocks.bench.Bench`, so that what drives real servers drives these, in microseconds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from benchmarks.bump import record
 from benchmarks.decision.model import RECORDED
 from tokgate.config.workloads import Workload
 from tokgate.errors import Hang
-from tokgate.gate.bench import ArmFailed
-from tokgate.gate.blocks import Arm, Bench, BlockPlan
+from tokgate.gate.blocks.bench import ArmFailed
+from tokgate.gate.blocks.runner import Arm, Bench, BlockPlan
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
 from tokgate.load.sample import Audit, Identity, Sample
@@ -100,7 +100,7 @@ class VirtualServers:
 
     @contextmanager
     def launch(self, number: int, arms: Sequence[Arm]) -> Iterator[_Launched]:
-        """See :meth:`tokgate.gate.blocks.Bench.launch`."""
+        """See :meth:`tokgate.gate.blocks.bench.Bench.launch`."""
         self.before(f"start {number}")
         self.clock.now_s += self.noise.start_s
         for arm in arms:

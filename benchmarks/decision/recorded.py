@@ -18,11 +18,11 @@ from tokgate.config.engine import Engine
 from tokgate.config.gate import load_gate
 from tokgate.config.profiles import load_profiles
 from tokgate.config.workloads import load_workloads
-from tokgate.gate import calibrations
-from tokgate.gate.block_plan import Arm, BlockPlan
-from tokgate.gate.calibrating import STAMP
-from tokgate.gate.journal import Journal
-from tokgate.gate.measured_block import MeasuredBlock
+from tokgate.gate.blocks import calibrations
+from tokgate.gate.blocks.calibrating import STAMP
+from tokgate.gate.blocks.journal import Journal
+from tokgate.gate.blocks.measured import MeasuredBlock
+from tokgate.gate.blocks.plan import Arm, BlockPlan
 
 CONFIG = Path(__file__).resolve().parents[2] / "perf_tests"
 

@@ -15,17 +15,17 @@ from tokgate.analysis.roofline import Roofline, roofline
 from tokgate.config.gate import load_gate
 from tokgate.config.profiles import Profile, load_profiles
 from tokgate.config.workloads import Workload, load_workloads
-from tokgate.gate.break_even import state_of
 from tokgate.gate.comparisons import Comparisons
+from tokgate.gate.cycle.break_even import state_of
+from tokgate.gate.cycle.launches import judge_launches
+from tokgate.gate.cycle.net_gain import judge_net_gain
+from tokgate.gate.cycle.traces import Traced, read
+from tokgate.gate.cycle.verify_passes import VerifyPasses
 from tokgate.gate.draft_steps import DraftSteps, draft_steps
 from tokgate.gate.facts import ServerFacts
 from tokgate.gate.judge import SPEED
-from tokgate.gate.launches import judge_launches
-from tokgate.gate.net_gain import judge_net_gain
 from tokgate.gate.pairs import eager_partner, has_mode_decode, prefill_partner
 from tokgate.gate.runs import Measured
-from tokgate.gate.traces import Traced, read
-from tokgate.gate.verify_passes import VerifyPasses
 from tokgate.load.sample import Sample, read_samples
 from tokgate.models.dial import Dial
 from tokgate.models.maker import tensors_of

@@ -20,8 +20,8 @@ from benchmarks.page import put
 from benchmarks.speculation.judged import Record
 from tokgate.analysis.cycles import Cycles
 from tokgate.analysis.step_parts import OTHER
-from tokgate.gate.launches import LAUNCHES, effective_ms
-from tokgate.gate.whole_cycle import whole_cycle
+from tokgate.gate.cycle.launches import LAUNCHES, effective_ms
+from tokgate.gate.cycle.whole import whole_cycle
 from tokgate.report.explain_trace import target_ms
 from tokgate.report.speculation_table import markdown, speculation_rows
 from tokgate.sglang.trace_spans import DRAFT, DRAFT_EXTEND

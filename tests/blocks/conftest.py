@@ -13,7 +13,7 @@ import pytest
 from tokgate.config.engine import emulated_engine
 from tokgate.config.profiles import load_profiles
 from tokgate.config.workloads import Workload, load_workloads
-from tokgate.gate.block_plan import Arm, BlockPlan
+from tokgate.gate.blocks.plan import Arm, BlockPlan
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
 from tokgate.gate.setup import Request, Setup, read

@@ -11,9 +11,9 @@ import pytest
 from tests.blocks.conftest import VirtualBench
 from tokgate.config.workloads import Workload
 from tokgate.errors import Exited, Hang, SampleFault, UsageFault
-from tokgate.gate.arms import ServerBench
-from tokgate.gate.block_plan import BlockPlan
-from tokgate.gate.blocks import BlockRunner
+from tokgate.gate.blocks.arms import ServerBench
+from tokgate.gate.blocks.plan import BlockPlan
+from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.setup import Setup
 
 

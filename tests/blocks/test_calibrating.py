@@ -16,10 +16,10 @@ from scipy.stats import chi2
 from tests.blocks.conftest import VirtualBench
 from tokgate.analysis.calibration_file import read_calibration
 from tokgate.errors import LoadFault, SampleFault
-from tokgate.gate import calibrating, calibrations
-from tokgate.gate.block_plan import Arm, BlockPlan
-from tokgate.gate.blocks import BlockRunner
-from tokgate.gate.calibrating import Calibrated, store
+from tokgate.gate.blocks import calibrating, calibrations
+from tokgate.gate.blocks.calibrating import Calibrated, store
+from tokgate.gate.blocks.plan import Arm, BlockPlan
+from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.setup import Setup
 from tokgate.load.sample import Identity
 
@@ -59,7 +59,7 @@ def file(setup: Setup, metric: str = "output_tok_s") -> Path:
 def known_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions differ by a random seed; a test should not."""
     seeds = iter(range(100, 200))
-    monkeypatch.setattr("tokgate.gate.calibrating.secrets.randbelow", lambda bound: next(seeds))
+    monkeypatch.setattr("tokgate.gate.blocks.calibrating.secrets.randbelow", lambda bound: next(seeds))
 
 
 def test_the_known_launch_effect_is_found(setup: Setup) -> None:
@@ -86,7 +86,7 @@ def test_a_session_cut_short_is_taken_up_and_ends_as_if_it_had_not_been(
     assert len(whole.sessions) == 1
     # The same plan, measured in one go, in another place.
     other = replace(setup, request=replace(setup.request, results=tmp_path / "r2", baselines=tmp_path / "b2"))
-    monkeypatch.setattr("tokgate.gate.calibrating.secrets.randbelow", lambda bound: 100)
+    monkeypatch.setattr("tokgate.gate.blocks.calibrating.secrets.randbelow", lambda bound: 100)
     calibrate(other, ["baseline"], blocks=6, bench=Hosts(), say=str)
     assert read_calibration(file(other)).sessions[0].blocks == whole.sessions[0].blocks
 

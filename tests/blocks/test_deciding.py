@@ -10,9 +10,9 @@ import pytest
 from tests.blocks.conftest import VirtualBench
 from tokgate.analysis.looks import History, Plan
 from tokgate.config.workloads import Workload
-from tokgate.gate.block_plan import BlockPlan
-from tokgate.gate.blocks import BlockRunner
-from tokgate.gate.deciding import Deciding, Question, spend
+from tokgate.gate.blocks.deciding import Deciding, Question, spend
+from tokgate.gate.blocks.plan import BlockPlan
+from tokgate.gate.blocks.runner import BlockRunner
 
 TEST = Plan(0.03, "higher", alpha=0.001)
 HISTORY = History(0.01, 20)

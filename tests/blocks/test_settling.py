@@ -13,8 +13,8 @@ from tests.blocks.conftest import CONFIG, VirtualBench
 from tests.gate.runs import tokgate
 from tokgate.config.engine import emulated_engine
 from tokgate.errors import Exited, Hang, UsageFault
-from tokgate.gate.block_plan import BlockPlan
-from tokgate.gate.settling import Asked, Budget, Settling
+from tokgate.gate.blocks.plan import BlockPlan
+from tokgate.gate.blocks.settling import Asked, Budget, Settling
 from tokgate.gate.setup import Setup, read
 from tokgate.load.sample import Identity
 from tokgate.verdict import Kind, Verdict

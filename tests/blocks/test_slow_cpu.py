@@ -14,8 +14,8 @@ from tokgate import baselines
 from tokgate.config.engine import emulated_engine
 from tokgate.config.gate import load_gate
 from tokgate.errors import HostFault
-from tokgate.gate.block_plan import BlockPlan
-from tokgate.gate.blocks import BlockRunner
+from tokgate.gate.blocks.plan import BlockPlan
+from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.judge import Judge
 from tokgate.gate.measurement import PATIENCE
 from tokgate.gate.runs import Measured, Runs

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from tokgate.analysis.calibration import AABlock, Calibration, Session
 from tokgate.config.engine import emulated_engine
-from tokgate.gate import calibrations, upkeep
+from tokgate.gate import upkeep
+from tokgate.gate.blocks import calibrations
 from tokgate.gate.setup import Setup
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)

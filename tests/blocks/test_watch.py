@@ -16,9 +16,9 @@ from tests.host.test_canary import scheduler
 from tokgate.analysis.voids import void_reasons
 from tokgate.config.gate import VoidBounds
 from tokgate.gate import watch
-from tokgate.gate.block_plan import BlockPlan
-from tokgate.gate.blocks import BlockRunner
-from tokgate.gate.measured_block import MeasuredArm
+from tokgate.gate.blocks.measured import MeasuredArm
+from tokgate.gate.blocks.plan import BlockPlan
+from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.runs import Measured
 from tokgate.gate.setup import Setup
 from tokgate.gate.watch import Blind, Watch

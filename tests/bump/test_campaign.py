@@ -15,7 +15,7 @@ from tokgate.bump.campaign import Campaign
 from tokgate.bump.run import check_host
 from tokgate.bump.verdicts import verdicts
 from tokgate.errors import Exited, UsageFault
-from tokgate.gate.bench import ArmFailed
+from tokgate.gate.blocks.bench import ArmFailed
 from tokgate.verdict import Kind, exit_code
 
 Make = Callable[..., Campaign]

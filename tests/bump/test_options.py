@@ -210,7 +210,7 @@ def test_an_interrupted_calibration_says_how_to_go_on(
     def ended(*arguments: object, **options: object) -> None:
         raise Told
 
-    monkeypatch.setattr("tokgate.gate.calibrating.calibrate", ended)
+    monkeypatch.setattr("tokgate.gate.blocks.calibrating.calibrate", ended)
     was = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(Told):

@@ -12,8 +12,8 @@ from tokgate import baselines
 from tokgate.config.gate import load_gate
 from tokgate.config.profiles import load_profiles
 from tokgate.config.workloads import load_workloads
+from tokgate.gate.cycle.net_gain import judge_net_gain
 from tokgate.gate.judge import Judge
-from tokgate.gate.net_gain import judge_net_gain
 from tokgate.gate.results import read_run, read_verdicts
 from tokgate.gate.runs import Measured
 from tokgate.load.prompts import build

@@ -12,10 +12,10 @@ from tests.gate.runs import ROOT
 from tests.trace.kineto import Shape, steps
 from tokgate.config.profiles import Profile, load_profiles
 from tokgate.config.workloads import load_workloads
-from tokgate.gate.launches import judge_launches
+from tokgate.gate.cycle.launches import judge_launches
+from tokgate.gate.cycle.net_gain import judge_net_gain
+from tokgate.gate.cycle.traces import Traced, read
 from tokgate.gate.measurement import Measured
-from tokgate.gate.net_gain import judge_net_gain
-from tokgate.gate.traces import Traced, read
 from tokgate.load.sample import Sample
 from tokgate.verdict import Kind, Verdict
 

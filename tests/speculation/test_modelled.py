@@ -12,10 +12,10 @@ from tests.gate.runs import ROOT
 from tests.trace.kineto import Shape, steps
 from tokgate.analysis.cycles import Cycles
 from tokgate.config.workloads import load_workloads
+from tokgate.gate.cycle.net_gain import judge_net_gain
+from tokgate.gate.cycle.traces import read
+from tokgate.gate.cycle.verify_passes import VerifyPasses
 from tokgate.gate.measurement import Measured
-from tokgate.gate.net_gain import judge_net_gain
-from tokgate.gate.traces import read
-from tokgate.gate.verify_passes import VerifyPasses
 from tokgate.load.sample import Sample
 
 Make = Callable[..., Sample]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tokgate.gate.log_cycle import LogMark
+from tokgate.gate.cycle.log import LogMark
+from tokgate.gate.cycle.whole import whole_cycle, whole_cycle_lines
 from tokgate.gate.measurement import Measured
-from tokgate.gate.whole_cycle import whole_cycle, whole_cycle_lines
 from tokgate.load.sample import Sample
 
 Make = Callable[..., Sample]

@@ -3,7 +3,7 @@
 ::
 
     <folder>/state.json         faults met and how servers are paired, kept so that a later call goes on the same
-    <folder>/<profiles>/        the blocks of some profiles, as tokgate.gate.blocks keeps them
+    <folder>/<profiles>/        the blocks of some profiles, as tokgate.gate.blocks.runner keeps them
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tokgate.bump.witness import Side
 from tokgate.config.engine import Engine
 from tokgate.config.profiles import Profile
 from tokgate.errors import EngineFault, HostFault, ResultsUnwritable, SampleFault, TokgateError
-from tokgate.gate.blocks import Arm, Bench, BlockPlan, BlockRunner
-from tokgate.gate.deciding import Deciding, Spent, spend
+from tokgate.gate.blocks.deciding import Deciding, Spent, spend
+from tokgate.gate.blocks.runner import Arm, Bench, BlockPlan, BlockRunner
 from tokgate.gate.faults import verdict_of
 from tokgate.load.sample import write_json
 from tokgate.verdict import Kind, Verdict

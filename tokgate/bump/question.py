@@ -14,7 +14,7 @@ from tokgate.config.gate import GateFile, Limit
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import UsageFault
-from tokgate.gate.deciding import Question
+from tokgate.gate.blocks.deciding import Question
 from tokgate.gate.start import STARTUP
 
 Pairing = Literal["all", "pair", "apart"]

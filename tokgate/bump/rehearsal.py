@@ -8,7 +8,7 @@ from tokgate.bump.campaign import sides_of
 from tokgate.bump.costs import ProfileCost, affordable, profile_cost, round_seconds, sights, tested
 from tokgate.bump.options import BumpOptions, Prepared
 from tokgate.bump.run import header
-from tokgate.gate.blocks import BlockPlan
+from tokgate.gate.blocks.runner import BlockPlan
 
 
 def rehearse(

@@ -8,8 +8,8 @@ from pathlib import Path
 from tokgate.bump.campaign import MakeBench
 from tokgate.bump.witness import Side, Witness
 from tokgate.config.gate import ParitySizes
-from tokgate.gate.arms import ServerBench
-from tokgate.gate.blocks import Bench, BlockPlan
+from tokgate.gate.blocks.arms import ServerBench
+from tokgate.gate.blocks.runner import Bench, BlockPlan
 from tokgate.gate.setup import Setup
 
 

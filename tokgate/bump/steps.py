@@ -20,8 +20,8 @@ from tokgate.config.engine import Engine
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import EngineFault, LoadFault, TokgateError, UsageFault
-from tokgate.gate.blocks import Arm, BlockPlan, BlockRunner
-from tokgate.gate.deciding import Deciding, Question, spend
+from tokgate.gate.blocks.deciding import Deciding, Question, spend
+from tokgate.gate.blocks.runner import Arm, BlockPlan, BlockRunner
 from tokgate.gate.words import count
 
 FAILURE = "failure"

@@ -14,7 +14,7 @@ from tokgate.bump.campaign import Group, Standing, arm_of
 from tokgate.bump.observed import accept, answers, graphs, measured_of, with_line
 from tokgate.bump.question import ACCEPT_LENGTH, BumpAsk
 from tokgate.config.profiles import Profile
-from tokgate.gate.deciding import Question
+from tokgate.gate.blocks.deciding import Question
 from tokgate.gate.start import STARTUP
 from tokgate.gate.words import count, figure
 from tokgate.report.bump_record import SPEED_OF

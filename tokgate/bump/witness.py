@@ -13,7 +13,7 @@ from tokgate.bump.defaults import settled
 from tokgate.config.gate import ParitySizes
 from tokgate.errors import LoadFault
 from tokgate.gate import modelstore
-from tokgate.gate.blocks import Arm
+from tokgate.gate.blocks.runner import Arm
 from tokgate.gate.facts import ServerFacts, read_facts
 from tokgate.gate.greedy import GreedyClient
 from tokgate.gate.measurement import Started
@@ -26,7 +26,7 @@ PARTIES = Parties("the new version against the old", "the old version", ("OLD_UR
 
 
 class Witness:
-    """Asked once a launch, after its runs. Satisfies :data:`tokgate.gate.arms.Extras`.
+    """Asked once a launch, after its runs. Satisfies :data:`tokgate.gate.blocks.arms.Extras`.
 
     Args:
         sides: arm -> profile and side.
@@ -59,7 +59,7 @@ class Witness:
         self._settled.add(arm)
 
     def __call__(self, arm: Arm, server: Server, started: Started) -> Mapping[str, object]:
-        """See :data:`tokgate.gate.arms.Extras`."""
+        """See :data:`tokgate.gate.blocks.arms.Extras`."""
         facts = read_facts(server.log_path, server.model_info)
         told: dict[str, object] = {
             "memory": memory(server, started),

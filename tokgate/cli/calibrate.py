@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokgate.errors import SampleFault, UsageFault
-from tokgate.gate.block_plan import RUNS_PER_ARM
+from tokgate.gate.blocks.plan import RUNS_PER_ARM
 
 if TYPE_CHECKING:
     from tokgate.analysis.calibration import Calibration
@@ -60,7 +60,7 @@ def run(
     A session that was cut short is taken up by the next call that asks for the same.
     """
     from tokgate.gate import setup as gate_setup
-    from tokgate.gate.calibrating import calibrate
+    from tokgate.gate.blocks.calibrating import calibrate
     from tokgate.gate.claim import claim
 
     setup = gate_setup.read(

@@ -19,11 +19,11 @@ from tokgate.analysis.parity_case import Case
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import EngineFault, TokgateError
+from tokgate.gate.cycle.traces import Traced
 from tokgate.gate.facts import ServerFacts, read_facts
 from tokgate.gate.measurement import Cancelled, Measured, Measurer, Started
 from tokgate.gate.parity import Answers
 from tokgate.gate.starts import Starts
-from tokgate.gate.traces import Traced
 from tokgate.server.pool import Pool
 from tokgate.server.running import Server
 from tokgate.server.teardown import Teardown

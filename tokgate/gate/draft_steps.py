@@ -21,8 +21,8 @@ from tokgate.analysis.step_model import (
     tree_need,
 )
 from tokgate.analysis.step_parts import OTHER
+from tokgate.gate.cycle.verify_passes import VerifyPass, tokens_of
 from tokgate.gate.runs import Measured
-from tokgate.gate.verify_passes import VerifyPass, tokens_of
 from tokgate.gate.words import count
 from tokgate.report.explain_breakeven import tree_lines
 from tokgate.sglang.trace_spans import DRAFT, DRAFT_EXTEND, VERIFY

@@ -17,12 +17,12 @@ from tokgate.analysis.stored import judge_stored
 from tokgate.baselines import Baseline
 from tokgate.config.gate import GateFile, Limit
 from tokgate.errors import UsageFault
-from tokgate.gate.attribution import RATE, attribution, attribution_lines
 from tokgate.gate.case import JudgedCase
+from tokgate.gate.cycle.attribution import RATE, attribution, attribution_lines
+from tokgate.gate.cycle.whole import whole_cycle_lines
 from tokgate.gate.runs import Measured
 from tokgate.gate.starts import Starts
 from tokgate.gate.starts import verdict as starts_verdict
-from tokgate.gate.whole_cycle import whole_cycle_lines
 from tokgate.gate.words import count, figure, figures
 from tokgate.verdict import Kind, Verdict
 

@@ -14,15 +14,16 @@ from tokgate.analysis.voids import void_reasons
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import LoadFault
-from tokgate.gate import passes, traces
+from tokgate.gate import passes
+from tokgate.gate.cycle import traces
+from tokgate.gate.cycle.log import LogMark
+from tokgate.gate.cycle.traces import Traced
 from tokgate.gate.greedy import GreedyClient
-from tokgate.gate.log_cycle import LogMark
 from tokgate.gate.parity import Answers, ask
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER, Starter
-from tokgate.gate.traces import Traced
 from tokgate.gate.watch import Blind, Watch, memory
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure

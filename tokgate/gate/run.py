@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 
@@ -11,39 +11,31 @@ from tokgate import __version__
 from tokgate.analysis.multiplicity import alpha_per_verdict
 from tokgate.analysis.parity_case import Case
 from tokgate.config.gate import ParitySizes
-from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.environments import installed
-from tokgate.errors import ResultsUnwritable, TokgateError, UsageFault
-from tokgate.gate import modelstore, parity, upkeep
-from tokgate.gate.block_words import Claim
-from tokgate.gate.campaign import Campaign, Planned, Visit
+from tokgate.errors import ResultsUnwritable, TokgateError
+from tokgate.gate import parity, upkeep
+from tokgate.gate.blocks.settling import Settling
+from tokgate.gate.campaign import Campaign, Planned
 from tokgate.gate.claim import claim
-from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.faults import verdict_of
-from tokgate.gate.judge import SPEED, Judge
-from tokgate.gate.launches import judge_launches
+from tokgate.gate.judge import Judge
 from tokgate.gate.measurement import Measurer
-from tokgate.gate.net_gain import judge_net_gain
-from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
+from tokgate.gate.questions import Questions
 from tokgate.gate.results import Results, write_text
-from tokgate.gate.rooflines import Rooflines
-from tokgate.gate.runs import Measured
-from tokgate.gate.settling import LEFT_OPEN, Asked, Settling, open_questions
 from tokgate.gate.setup import Setup
 from tokgate.gate.share import of_how_many
 from tokgate.gate.start import Starter
-from tokgate.gate.verify_passes import VerifyPass, VerifyPasses
-from tokgate.load import prompts
 from tokgate.report.markdown import report
 from tokgate.server.teardown import Teardown
-from tokgate.verdict import Kind, Verdict
+from tokgate.verdict import Verdict
 
 
 class Run:
     """A run: the host's GPUs, a results folder, a campaign of servers, judge, verdicts. A context manager.
 
     Attributes:
+        ask: the questions that tests ask of it.
         verdicts: all that were reached, in order, stored or not.
         unwritten: what could not be written, and why; the disk is full, say.
         remarks: what else a reader should know, one line each.
@@ -87,9 +79,6 @@ class Run:
             # A verdict that two rules may reach, the stored baseline's and the blocks', gives half of alpha to each.
             shares = of_how_many() * verdicts * (1 if setup.reference is None else 2)
             self.judge = Judge(setup.gate, setup.request.baselines, self._accept_command(), shares)
-            self.comparisons = Comparisons(setup.gate)
-            self._rooflines = Rooflines(setup.engine, self._starter)
-            self._verify_passes = VerifyPasses()
             measured = tuple(w for w in setup.workloads.values() if w.name in workloads)
             self._measurer = Measurer(
                 setup, self.results, self._starter, beside=lambda: self.campaign.processes()
@@ -101,12 +90,21 @@ class Run:
                 side_by_side=setup.engine.kind == "emulated" and setup.request.start_together == 1,
                 together=setup.request.start_together,
             )
-            self._measured = measured
             self._settling = None
             if setup.request.budget_minutes is not None:
                 alpha = alpha_per_verdict(setup.gate.statistics.alpha, max(1, shares))
                 room = self.campaign.make_room
                 self._settling = Settling(setup, self.results.folder, alpha=alpha, make_room=room)
+            self.ask = Questions(
+                setup,
+                self.campaign,
+                self._starter,
+                self.judge,
+                self._settling,
+                measured=measured,
+                cases=self.cases,
+                folder=self.results.folder,
+            )
             # Nothing failed: what was opened stays open until the run ends.
             self._claim = stack.pop_all()
 
@@ -157,128 +155,10 @@ class Run:
         asked = self.setup.request
         return Planned(profile, workloads, cases, is_reference, asked.startup_repeats, asked.trace_steps > 0)
 
-    def against_baseline(self, visit: Visit, workload: Workload, metric: str) -> Verdict:
-        """One gated metric against its stored baseline; what that, or its lack, leaves open: by blocks."""
-        measured = visit.measured(workload)
-        verdict = self.judge.against_baseline(measured, metric, concurrency=workload.concurrency)
-        if verdict.kind not in LEFT_OPEN or self._settling is None or self.setup.reference is None:
-            return verdict
-        asked = Asked(workload.name, metric, measured.samples[0].identity)
-        open_ = open_questions(visit, self._measured, self.judge)
-        return self._settling.build(verdict, asked, open_, self._measured) if asked in open_ else verdict
-
-    def accept_length(self, visit: Visit, workload: Workload) -> Verdict:
-        """Accept length: exactly, where the model's is known beforehand; else against the stored baseline."""
-        measured = visit.measured(workload)
-        asked = visit.profile.speculation
-        if asked is None or asked.steps is None or asked.topk != 1:
-            return self.judge.stored_accept_length(measured)
-        served = self._starter.served(visit.profile)
-        ids = prompts.build(workload, served.vocabulary).ids or ()
-        known = modelstore.known_verify_counts(served.folder, ids, workload.output_tokens, asked.steps)
-        if known is None:
-            return self.judge.stored_accept_length(measured)
-        return self.judge.accept_length(measured, known)
-
-    def replay(self, visit: Visit, workload: Workload) -> Verdict:
-        """Whether the CUDA graphs of a profile were captured and used."""
-        measured = visit.measured(workload)
-        return self.comparisons.replay(workload, visit.profile, measured, visit.facts())
-
-    def graphs(self, visit: Visit, workload: Workload) -> Verdict:
-        """A profile against the same without CUDA graphs.
-
-        Raises:
-            UsageFault: no profile of this run is that.
-        """
-        measured = visit.measured(workload)
-        partner = self.setup.partner(visit.profile.name, GRAPHS)
-        if partner is None:
-            raise UsageFault(f"no profile of this run is '{visit.profile.name}' without CUDA graphs")
-        verdict = self.comparisons.graphs(measured, self.campaign.visit(partner).measured(workload))
-        return self._against_profile(verdict, measured, partner, workload, "gain")
-
-    def attention_mode(self, visit: Visit, workload: Workload) -> Verdict:
-        """A profile with attention mode decode against the same with prefill, where one is in this run."""
-        measured = visit.measured(workload)
-        partner = self.setup.partner(visit.profile.name, ATTENTION_MODE)
-        other = None if partner is None else self.campaign.visit(partner).measured(workload)
-        verdict = self.comparisons.attention_mode(measured, other, visit.facts())
-        return (
-            verdict
-            if partner is None
-            else self._against_profile(verdict, measured, partner, workload, "no loss")
-        )
-
-    def launches(self, visit: Visit, workload: Workload) -> Verdict:
-        """Whether every part of a step is launched as its graph, from a trace of the profiler."""
-        measured, traced = visit.measured(workload), visit.traced(workload)
-        return judge_launches(visit.profile, measured, traced, self._rooflines.lines(visit, workload))
-
-    def net_gain(self, visit: Visit, workload: Workload) -> Verdict:
-        """A speculative profile against its reference: is speculation a gain, and what stands in its way; what
-        one launch a side leaves open, by blocks, within the budget."""
-        measured = visit.measured(workload)
-        reference = self.setup.profiles[self.reference(visit.profile)]
-        traced = visit.traced(workload) if self.setup.request.trace_steps else None
-        cycles = None if traced is None else traced.cycles
-        passes = self._verify_passes_like(visit, measured) if traced else ()
-        against = self.campaign.visit(reference.name).measured(workload)
-        verdict = judge_net_gain(workload, measured, against, cycles, passes)
-        return self._against_profile(verdict, measured, reference.name, workload, "gain")
-
-    def _against_profile(
-        self, verdict: Verdict, measured: Measured, other: str, workload: Workload, claim: Claim
-    ) -> Verdict:
-        """A verdict on the speed of two profiles; what one launch a side left open, by blocks, within the budget."""
-        open_ = verdict.kind is Kind.INCONCLUSIVE and verdict.evidence.get("speed_decides", True)
-        if not open_ or self._settling is None:
-            return verdict
-        asked = Asked(workload.name, SPEED, measured.samples[0].identity)
-        return self._settling.profile(verdict, asked, self.setup.profiles[other], (workload,), claim)
-
-    def _verify_passes_like(self, visit: Visit, measured: Measured) -> Sequence[VerifyPass]:
-        """Verify passes of the same target: of this profile's other workloads, and of profiles traced before."""
-        for workload in self._measured:
-            with suppress(TokgateError):
-                found = visit.measured(workload), visit.traced(workload).cycles
-                self._verify_passes.add(*found, workload.concurrency)
-        return self._verify_passes.like(measured)
-
-    def parity(self, name: str, visit: Visit) -> Verdict:
-        """Greedy parity of a profile with its reference, on one case."""
-        case = self.cases[name]
-        reference = self.reference(visit.profile)
-        wanted = self.campaign.visit(reference).answers(name)
-        asked = [request.prompt_ids for request in case.requests]
-        truth = modelstore.known_outputs(
-            self._starter.served(visit.profile).folder, asked, case.requests[0].new_tokens
-        )
-        return parity.judge(
-            name,
-            case,
-            visit.profile.name,
-            parity.Parties(f"compared with '{reference}' without speculation", f"'{reference}'"),
-            wanted,
-            visit.answers(name),
-            truth,
-            self.results.folder / "parity",
-        )
-
     def _with_references(self, profiles: Iterable[str]) -> list[str]:
         wanted = set(profiles)
         wanted |= {ref for name in profiles if (ref := self.setup.profiles[name].reference)}
         return [name for name in self.setup.profiles if name in wanted]
-
-    def reference(self, profile: Profile) -> str:
-        """Name of the profile that a profile is held against.
-
-        Raises:
-            UsageFault: it has none.
-        """
-        if profile.reference is None:
-            raise UsageFault(f"profile '{profile.name}' has no reference in profiles.yaml")
-        return profile.reference
 
     def interrupt(self) -> None:
         """Say that the run was cut short, so that nobody takes it for a whole one."""

@@ -7,7 +7,7 @@ import datetime
 from tokgate import baselines
 from tokgate.config.workloads import load_workloads
 from tokgate.errors import UsageFault
-from tokgate.gate import calibrations
+from tokgate.gate.blocks import calibrations
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
 

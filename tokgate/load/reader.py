@@ -122,8 +122,12 @@ class Reader:
         assert record is not None
         logged = 0  # bytes of this read that are accounted for in the log
         while at < size and not response.finished:
-            if stream.aligned:
+            if stream.aligned or (response.aligned and not self._keep_whole):
+                if logged < at:
+                    self.log.append((record, now, stamp, None, at - logged))
                 at = logged = self._several(stream, at, size, stamp, now)
+                if not stream.aligned and record.last_ns:
+                    self._align(stream, True)
                 if at == size:
                     return False
             stop = min(size, at + response.ahead) if response.ahead else size
@@ -136,15 +140,18 @@ class Reader:
                 if self._keep_whole:
                     self._is_new_only(stream, payload)
             at = stop
-            stream.align(response.aligned and record.last_ns > 0 and not self._keep_whole)
-            if stream.aligned and not stream.learned:
-                stream.learn(self._mark)  # streams of one server are alike
+            self._align(stream, response.aligned and record.last_ns > 0 and not self._keep_whole)
             if stream.aligned and logged < at:
                 self.log.append((record, now, stamp, None, at - logged))
                 logged = at
         if logged < size:
             self.log.append((record, now, stamp, None, size - logged))
         return response.finished
+
+    def _align(self, stream: Stream, aligned: bool) -> None:
+        stream.align(aligned)
+        if aligned and not stream.learned:
+            stream.learn(self._mark)  # streams of one server are alike
 
     def _is_new_only(self, stream: Stream, payload: bytes) -> None:
         """At the second event of a stream: need all events be kept whole?"""
@@ -158,7 +165,7 @@ class Reader:
         """Keep the events that follow each other from ``start`` on, a chunk each; return where they end.
 
         A client that was held up finds many in one read, and must not fall further behind by parsing them; and all
-        streams may end at once. An event in the middle that fills its read teaches its shape.
+        streams may begin or end at once. An event in the middle that fills its read teaches its shape.
         """
         record, buffer = stream.record, self.buffer
         assert record is not None
@@ -176,7 +183,7 @@ class Reader:
             ):
                 return start
             middle = buffer.rfind(MIDDLE, at, end)
-            if middle < 0:
+            if middle < 0 or not record.last_ns:
                 kept: bytes = Whole(self._view[at + 8 : end - 4])
             elif buffer.startswith(b"{", at + 8) and buffer.endswith(END, at, end):
                 if start == 0 and end == size:

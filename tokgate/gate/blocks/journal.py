@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokgate.errors import ResultsUnwritable, SampleFault, UsageFault
-from tokgate.gate.measured_block import MeasuredArm, MeasuredBlock
+from tokgate.gate.blocks.measured import MeasuredArm, MeasuredBlock
 from tokgate.gate.runs import Measured
 from tokgate.load.sample import Sample, read_samples, write_json
 
@@ -20,7 +20,7 @@ class Journal:
 
     Args:
         folder: made when there is none.
-        plan: what :meth:`tokgate.gate.blocks.BlockPlan.facts` gives.
+        plan: what :meth:`tokgate.gate.blocks.plan.BlockPlan.facts` gives.
 
     Raises:
         UsageFault: the folder holds blocks of another plan; says what differs.

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tokgate.config.workloads import Workload
 from tokgate.errors import TokgateError
-from tokgate.gate.blocks import Arm, ArmFailed, BlockPlan
+from tokgate.gate.blocks.runner import Arm, ArmFailed, BlockPlan
 from tokgate.gate.measurement import Measurer, Started
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
@@ -33,7 +33,7 @@ ROOM = 0.92
 
 
 class ServerBench:
-    """Launches servers. Satisfies :class:`tokgate.gate.blocks.Bench`.
+    """Launches servers. Satisfies :class:`tokgate.gate.blocks.bench.Bench`.
 
     The caller holds the host's GPUs (:func:`tokgate.gate.claim.claim`).
 
@@ -57,7 +57,7 @@ class ServerBench:
 
     @contextmanager
     def launch(self, number: int, arms: Sequence[Arm]) -> Iterator[_Launched]:
-        """See :meth:`tokgate.gate.blocks.Bench.launch`.
+        """See :meth:`tokgate.gate.blocks.bench.Bench.launch`.
 
         Raises:
             ArmFailed: a server did not start (of several, the first one's fault), or did not end.
@@ -122,7 +122,7 @@ class _Rig:
 
 
 class _Launched:
-    """Satisfies :class:`tokgate.gate.blocks.Launched`."""
+    """Satisfies :class:`tokgate.gate.blocks.bench.Launched`."""
 
     def __init__(self, rigs: Mapping[str, _Rig], extras: Extras | None) -> None:
         self._rigs = rigs

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tokgate.config.workloads import Workload
 from tokgate.errors import TokgateError
-from tokgate.gate.block_plan import Arm
+from tokgate.gate.blocks.plan import Arm
 from tokgate.gate.runs import Measured
 
 
@@ -60,7 +60,7 @@ class Launched(Protocol):
 
 
 class Bench(Protocol):
-    """Launches servers to measure on. The real one is :class:`tokgate.gate.arms.ServerBench`.
+    """Launches servers to measure on. The real one is :class:`tokgate.gate.blocks.arms.ServerBench`.
 
     Attributes:
         remarks: what a reader should know of how servers ended, one line each.

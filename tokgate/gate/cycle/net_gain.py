@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from tokgate.analysis.cycles import Cycles
 from tokgate.analysis.interval import ratio_interval
 from tokgate.config.workloads import Workload
-from tokgate.gate.break_even import break_even_figures, break_even_lines, state_of
 from tokgate.gate.case import JudgedCase
 from tokgate.gate.comparable import obstacles, remarks
+from tokgate.gate.cycle.break_even import break_even_figures, break_even_lines, state_of
+from tokgate.gate.cycle.verify_passes import VerifyPass
+from tokgate.gate.cycle.whole import whole_cycle, whole_cycle_lines
 from tokgate.gate.judge import SPEED
 from tokgate.gate.runs import Measured
-from tokgate.gate.verify_passes import VerifyPass
-from tokgate.gate.whole_cycle import whole_cycle, whole_cycle_lines
 from tokgate.gate.words import count, figure, figures
 from tokgate.verdict import Kind, Verdict
 

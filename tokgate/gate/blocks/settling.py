@@ -16,14 +16,14 @@ from tokgate.analysis.looks import Plan
 from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import HostFault, TokgateError
-from tokgate.gate import calibrations
-from tokgate.gate.arms import ServerBench, fit_together
-from tokgate.gate.bench import Bench
-from tokgate.gate.block_plan import RUNS_PER_ARM, Arm, BlockPlan
-from tokgate.gate.block_words import Answer, Claim, answered, ends_gain
-from tokgate.gate.blocks import BlockRunner
+from tokgate.gate.blocks import calibrations
+from tokgate.gate.blocks.arms import ServerBench, fit_together
+from tokgate.gate.blocks.bench import Bench
+from tokgate.gate.blocks.deciding import Deciding, Question, spend
+from tokgate.gate.blocks.plan import RUNS_PER_ARM, Arm, BlockPlan
+from tokgate.gate.blocks.runner import BlockRunner
+from tokgate.gate.blocks.words import Answer, Claim, answered, ends_gain
 from tokgate.gate.campaign import Visit
-from tokgate.gate.deciding import Deciding, Question, spend
 from tokgate.gate.judge import Judge
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.setup import Setup

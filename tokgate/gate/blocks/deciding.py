@@ -1,6 +1,6 @@
 """Deciding: blocks are measured until every verdict is reached, or the budget is spent.
 
-The blocks come from :mod:`tokgate.gate.blocks`, the statistics from :mod:`tokgate.analysis.sequential`.
+The blocks come from :mod:`tokgate.gate.blocks.runner`, the statistics from :mod:`tokgate.analysis.sequential`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tokgate.analysis.blocks import differences, pair
 from tokgate.analysis.decision import Decision
 from tokgate.analysis.looks import BLOCKS_MIN_CHANGE, History, Plan
 from tokgate.analysis.sequential import judge
-from tokgate.gate.blocks import BlockRunner
+from tokgate.gate.blocks.runner import BlockRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def spend(
         say: told of each block, for a reader who waits.
 
     Raises:
-        TokgateError: as :meth:`tokgate.gate.blocks.BlockRunner.measure`.
+        TokgateError: as :meth:`tokgate.gate.blocks.runner.BlockRunner.measure`.
     """
     began = clock()
     blocks = 0

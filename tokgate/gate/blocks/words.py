@@ -7,8 +7,8 @@ from typing import Literal
 
 from tokgate.analysis.blocks import level, pair
 from tokgate.analysis.decision import Decision
-from tokgate.gate.blocks import BlockRunner
-from tokgate.gate.deciding import Question
+from tokgate.gate.blocks.deciding import Question
+from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.words import count, figure, figures
 from tokgate.verdict import Kind, Verdict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from tokgate.gate.log_cycle import CYCLE_MS
+from tokgate.gate.cycle.log import CYCLE_MS
 from tokgate.gate.runs import Measured
 
 RATE = "output_tok_s"

@@ -15,8 +15,8 @@ from tokgate.analysis.calibration_file import read_calibration, write_calibratio
 from tokgate.analysis.looks import History
 from tokgate.config.gate import Limit
 from tokgate.errors import ResultsUnwritable
-from tokgate.gate.block_plan import BlockPlan
-from tokgate.gate.measured_block import MeasuredBlock
+from tokgate.gate.blocks.measured import MeasuredBlock
+from tokgate.gate.blocks.plan import BlockPlan
 from tokgate.gate.runs import Measured
 from tokgate.gate.start import STARTUP
 from tokgate.load.sample import Identity

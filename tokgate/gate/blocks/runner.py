@@ -1,7 +1,7 @@
 """Blocks: launches of several arms side by side, their runs interleaved, stored one by one.
 
 A block is the unit of every claim about a build (docs/decisions/block-difference.md). This module measures
-blocks and keeps them; it knows nothing of decisions (see :mod:`tokgate.gate.deciding`)::
+blocks and keeps them; it knows nothing of decisions (see :mod:`tokgate.gate.blocks.deciding`)::
 
     plan = BlockPlan(arms=(Arm("A", old, profile), Arm("B", new, profile)), workloads=(chat,), seed=7)
     runner = BlockRunner(plan, ServerBench(setup, plan, folder), folder)   # takes up what the folder holds
@@ -27,10 +27,10 @@ from pathlib import Path
 from tokgate.analysis.voids import SOFT_CAUSES
 from tokgate.config.workloads import Workload
 from tokgate.errors import TokgateError
-from tokgate.gate.bench import ArmFailed, Bench, CountedRuns, Launched
-from tokgate.gate.block_plan import Arm, BlockPlan
-from tokgate.gate.journal import Journal
-from tokgate.gate.measured_block import MeasuredArm, MeasuredBlock
+from tokgate.gate.blocks.bench import ArmFailed, Bench, CountedRuns, Launched
+from tokgate.gate.blocks.journal import Journal
+from tokgate.gate.blocks.measured import MeasuredArm, MeasuredBlock
+from tokgate.gate.blocks.plan import Arm, BlockPlan
 from tokgate.gate.runs import Measured
 from tokgate.gate.start import STARTUP
 from tokgate.gate.watch import Blind

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from tokgate.config.profiles import Profile
 from tokgate.errors import UsageFault
-from tokgate.gate import calibrations
-from tokgate.gate.arms import ServerBench, fit_together
-from tokgate.gate.bench import Bench
-from tokgate.gate.block_plan import RUNS_PER_ARM, Arm, BlockPlan
-from tokgate.gate.blocks import BlockRunner
+from tokgate.gate.blocks import calibrations
+from tokgate.gate.blocks.arms import ServerBench, fit_together
+from tokgate.gate.blocks.bench import Bench
+from tokgate.gate.blocks.plan import RUNS_PER_ARM, Arm, BlockPlan
+from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.setup import Setup
 
 STAMP = "%Y%m%dT%H%M%SZ"
@@ -71,7 +71,7 @@ def calibrate(
         say: told of every block.
 
     Raises:
-        TokgateError: as :meth:`tokgate.gate.blocks.BlockRunner.measure`; blocks before are stored.
+        TokgateError: as :meth:`tokgate.gate.blocks.runner.BlockRunner.measure`; blocks before are stored.
     """
     began = clock()
     done: list[Calibrated] = []
