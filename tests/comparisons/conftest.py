@@ -21,6 +21,8 @@ _NORMAL: tuple[tuple[str, str], ...] = (
     (r"[-+]?\d+(\.\d+)?\.\.[-+]?\d+(\.\d+)?", "N..N"),
     (r"\d[\d.]* vs \d[\d.]* tok/s", "N vs N tok/s"),
     (r"[-+]\d+\.\d %", "N %"),
+    # Where the loss that the noise hides happens to be large.
+    (r", beyond the limit -3 %", ""),
     (r"smallest detectable [\d.]+ %", "smallest detectable N %"),
     (r"(\bruns: |in this run: )\d[\d., ]*\d", r"\1N, ..."),
     (r"(\d+ of )?\d+ decode passes", r"N decode passes"),

@@ -13,11 +13,12 @@ from tokgate.config.gate import GateFile, Limit
 from tokgate.config.profiles import Profile, Speculation, load_profiles
 from tokgate.config.workloads import load_workloads
 from tokgate.gate.comparisons import Comparisons
+from tokgate.gate.cycle.net_gain import judge_net_gain
 from tokgate.gate.facts import ServerFacts
 from tokgate.gate.pairs import eager_partner, prefill_partner
 from tokgate.gate.runs import Measured
 from tokgate.load.sample import Request, Sample
-from tokgate.verdict import Kind
+from tokgate.verdict import Kind, Verdict, exit_code
 
 SUITE = Path(__file__).parents[2] / "perf_tests"
 WORKLOAD = load_workloads(SUITE / "workloads.yaml", "emulated").get("chat-bs1")
@@ -182,3 +183,33 @@ def test_an_attention_mode_of_unknown_effect_never_passes(runs: Maker) -> None:
     verdict = COMPARISONS.attention_mode(runs(resolved=split), runs(resolved=split), facts(hybrid=False))
     assert verdict.kind is Kind.INCONCLUSIVE
     assert "cannot be told" in verdict.headline
+
+
+REAL = facts(architectures=("DeepseekV3ForCausalLM",))
+BESIDE = Verdict(Kind.PASS, "w[p]", "")
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        lambda one, other: judge_net_gain(WORKLOAD, one, other),
+        COMPARISONS.graphs,
+        lambda one, other: COMPARISONS.attention_mode(one, other, REAL),
+    ],
+    ids=["net gain", "graphs", "attention mode"],
+)
+def test_a_loss_beyond_the_limit_that_noise_hides_is_not_green(
+    judge: Callable[[Measured, Measured], Verdict], runs: Maker
+) -> None:
+    """One run a side decides nothing; a tenth of the speed must not look green for that."""
+    slow = judge(runs((10.0,)), runs((100.0,)))
+    assert slow.kind is Kind.INCONCLUSIVE, slow.text()
+    assert "-90.0 %" in slow.headline or "0.10x" in slow.headline
+    assert ", beyond the limit -3 %" in slow.headline
+    assert exit_code([slow, BESIDE]) == 3
+    # The control: as much slower as the limit allows, and faster.
+    for speed in (98.0, 300.0):
+        well = judge(runs((speed,)), runs((100.0,)))
+        assert well.kind is Kind.INCONCLUSIVE, well.text()
+        assert "beyond the limit" not in well.headline and well.evidence["beyond_limit"] is False
+        assert exit_code([well, BESIDE]) == 0

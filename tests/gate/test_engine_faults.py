@@ -54,6 +54,17 @@ def test_a_server_ten_times_slower_is_not_green(tmp_path: Path) -> None:
     assert slow.code == 3, slow.output
 
 
+def test_speculation_ten_times_slower_than_none_is_not_green(tmp_path: Path) -> None:
+    """One run a side decides nothing, and something else is green."""
+    arguments = ("--profiles=eagle3-graphs", "--workloads=chat-bs1", "--runs=1", "-k=net_gain or replay")
+    slow = gate(tmp_path, *arguments, "--engine-fault=eagle3-graphs=slow:10")
+    gain = slow.one("chat-bs1[eagle3-graphs]", "decode_tok_s")
+    assert gain.kind is Kind.INCONCLUSIVE and gain.evidence["beyond_limit"] is True, slow.output
+    assert gain.headline.endswith(", beyond the limit -3 %")
+    assert {v.kind for v in slow.verdicts} == {Kind.INCONCLUSIVE, Kind.PASS}
+    assert slow.code == 3, slow.output
+
+
 def test_a_wrong_token_diverges_and_leaves_a_case_to_replay(tmp_path: Path) -> None:
     run = gate(
         tmp_path,

@@ -18,6 +18,7 @@ from tokgate.gate.case import JudgedCase
 from tokgate.gate.comparable import obstacles, remarks
 from tokgate.gate.facts import ServerFacts
 from tokgate.gate.judge import SPEED
+from tokgate.gate.margin import Margin, limit_percent, speed_margin
 from tokgate.gate.runs import Measured
 from tokgate.gate.words import count, figure, figures
 from tokgate.load.sample import Identity
@@ -28,12 +29,8 @@ from tokgate.verdict import Kind, Verdict
 REPLAY, GRAPHS, MODE = "graph replay", "graphs on/off", "attention mode"
 """What the verdicts are listed under."""
 
-SPEED_LIMIT = "output_tok_s"
 ACCEPT_LIMIT = "accept_length"
-"""Metrics of gate.yaml whose limits say how much is no difference."""
-
-NO_LIMIT_PERCENT = 3.0
-"""For a gate.yaml that does not gate the metric."""
+"""Metric of gate.yaml whose limit says how much is no difference."""
 
 
 class Comparisons:
@@ -45,6 +42,7 @@ class Comparisons:
 
     def __init__(self, gate: GateFile) -> None:
         self._gate = gate
+        self._margin = speed_margin(gate)
 
     def replay(self, workload: Workload, profile: Profile, measured: Measured, facts: ServerFacts) -> Verdict:
         """Graphs captured and replayed, or with ``cuda_graphs: off`` neither."""
@@ -142,7 +140,8 @@ class Comparisons:
             kind, said = Kind.PASS, "graphs pay"
         elif ratio.below_one:
             kind, said = Kind.NET_LOSS, "graphs are a net loss"
-        headline = f"{_speeds(found)} {_without(other)}, {_change(found)}: {said}"
+        beyond = self._margin.remark(kind, ratio.value)
+        headline = f"{_speeds(found)} {_without(other)}, {_change(found)}{beyond}: {said}"
         speed_decides = True
         if one.resolved.get("speculative_algorithm"):
             verdict, line = self._accept_length(on, off)
@@ -152,7 +151,8 @@ class Comparisons:
                 kind, headline = verdict, f"{line}; {headline}"
             else:
                 body.insert(0, line)
-        return case.verdict(kind, headline, body, figures={**_figures(found), "speed_decides": speed_decides})
+        told = {**_figures(found, self._margin), "speed_decides": speed_decides}
+        return case.verdict(kind, headline, body, figures=told)
 
     def attention_mode(self, decode: Measured, prefill: Measured | None, facts: ServerFacts) -> Verdict:
         """A profile with attention mode decode against the same with prefill.
@@ -184,7 +184,7 @@ class Comparisons:
         stops = _stops(case, one, other)
         if stops is not None:
             return stops
-        limit = self._limit_percent(SPEED_LIMIT)
+        limit = self._margin.limit_percent
         found = difference(decode.series(SPEED), prefill.series(SPEED))
         kind, said = {
             "equal": (Kind.PASS, f"no difference larger than {limit:g} % ({found.detectable_text()})"),
@@ -201,9 +201,10 @@ class Comparisons:
             body.append(f"claimed is a difference within {limit:g} %; more runs narrow the interval: --runs")
         return case.verdict(
             kind,
-            f"{_speeds(found)} with mode prefill, {_change(found)}: {said}",
+            f"{_speeds(found)} with mode prefill, {_change(found)}"
+            f"{self._margin.remark(kind, found.ratio.value)}: {said}",
             body,
-            figures={**_figures(found), "speed_decides": effect.real is not None},
+            figures={**_figures(found, self._margin), "speed_decides": effect.real is not None},
         )
 
     def _case(
@@ -211,10 +212,6 @@ class Comparisons:
     ) -> tuple[JudgedCase, Identity, Identity]:
         case = JudgedCase(measured, metric, "tok/s", measured.series(SPEED))
         return case, measured.samples[0].identity, other.samples[0].identity
-
-    def _limit_percent(self, metric: str) -> float:
-        limit = self._gate.metrics.get(metric)
-        return NO_LIMIT_PERCENT if limit is None else limit.limit_percent
 
     def _accept_length(self, on: Measured, off: Measured) -> tuple[Kind, str]:
         """Whether accept length is the same with graphs as without, in one phrase."""
@@ -227,7 +224,7 @@ class Comparisons:
         if found.equal:
             return Kind.PASS, f"{both}: verify passes equal in {count(found.compared, 'request')}"
         text = f"{both}: {_unequal(found)}"
-        apart = abs(with_graphs / without - 1) > self._limit_percent(ACCEPT_LIMIT) / 100
+        apart = abs(with_graphs / without - 1) > limit_percent(self._gate, ACCEPT_LIMIT) / 100
         return (Kind.DIVERGED if found.differing and apart else Kind.INCONCLUSIVE), text
 
 
@@ -285,11 +282,12 @@ def _change(found: Difference) -> str:
     return f"{100 * (ratio.value - 1):+.1f} % (95 % CI {ends}, {count(ratio.numerator_runs, 'run')})"
 
 
-def _figures(found: Difference) -> dict[str, object]:
+def _figures(found: Difference, margin: Margin) -> dict[str, object]:
     least = found.smallest_detectable
     return {
         "reference": found.ratio.denominator_mean,
         "ratio": found.ratio.value,
         "change_percent": 100 * (found.ratio.value - 1),
+        "beyond_limit": margin.exceeded(found.ratio.value),
         "smallest_detectable_percent": None if least is None else 100 * least,
     }

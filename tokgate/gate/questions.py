@@ -20,6 +20,7 @@ from tokgate.gate.cycle.net_gain import judge_net_gain
 from tokgate.gate.cycle.rooflines import Rooflines
 from tokgate.gate.cycle.verify_passes import VerifyPass, VerifyPasses
 from tokgate.gate.judge import SPEED, Judge
+from tokgate.gate.margin import speed_margin
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.runs import Measured
 from tokgate.gate.setup import Setup
@@ -98,7 +99,7 @@ class Questions:
         cycles = None if traced is None else traced.cycles
         passes = self._verify_passes_like(visit, measured) if traced else ()
         against = self._campaign.visit(reference.name).measured(workload)
-        verdict = judge_net_gain(workload, measured, against, cycles, passes)
+        verdict = judge_net_gain(workload, measured, against, cycles, passes, speed_margin(self._setup.gate))
         return self._against_profile(verdict, measured, reference.name, workload, "gain")
 
     def replay(self, visit: Visit, workload: Workload) -> Verdict:

@@ -13,6 +13,7 @@ from tokgate.gate.cycle.break_even import break_even_figures, break_even_lines, 
 from tokgate.gate.cycle.verify_passes import VerifyPass
 from tokgate.gate.cycle.whole import whole_cycle, whole_cycle_lines
 from tokgate.gate.judge import SPEED
+from tokgate.gate.margin import UNGATED, Margin
 from tokgate.gate.runs import Measured
 from tokgate.gate.words import count, figure, figures
 from tokgate.verdict import Kind, Verdict
@@ -24,12 +25,14 @@ def judge_net_gain(
     reference: Measured,
     cycles: Cycles | None = None,
     passes: Sequence[VerifyPass] = (),
+    margin: Margin = UNGATED,
 ) -> Verdict:
     """A speculative profile against its reference without speculation, on the servers measured.
 
     Args:
         cycles: of a trace of the speculative server, where one was recorded.
         passes: verify passes of the same target in this run's traces.
+        margin: the loss that must not look green where the noise leaves it open.
     """
     one, other = measured.samples[0].identity, reference.samples[0].identity
     runs, against = measured.series(SPEED), reference.series(SPEED)
@@ -63,12 +66,13 @@ def judge_net_gain(
         kind,
         f"{figure(ratio.numerator_mean)} vs {figure(ratio.denominator_mean)} tok/s without speculation, "
         f"{ratio.value:.2f}x (95 % CI {ratio.low:.2f}..{ratio.high:.2f}, {count(len(runs), 'run')}, "
-        f"{count(launches, 'launch', 'launches')})",
+        f"{count(launches, 'launch', 'launches')}){margin.remark(kind, ratio.value)}",
         tuple(body),
         figures={
             "reference": ratio.denominator_mean,
             "ratio": ratio.value,
             "change_percent": 100 * (ratio.value - 1),
+            "beyond_limit": margin.exceeded(ratio.value),
             "whole_cycle": whole_cycle(measured, workload.concurrency),
             **figures_of_cycle,
         },
