@@ -112,7 +112,17 @@ def _load(path: Path) -> Baseline:
     if not raw.epochs or not raw.epochs[-1].sessions:
         document.fault(("epochs",), "holds no session")
     for e, epoch in enumerate(raw.epochs):
+        first: dict[str, int] = {}
         for n, session in enumerate(epoch.sessions):
+            here = ("epochs", e, "sessions", n, "run")
+            if session.run in first:
+                # Each counts as a session of its own: what one left undecided would be decided by copies of it.
+                document.fault(
+                    here,
+                    f"run {session.run} is there twice, first on line {first[session.run]}: remove one; "
+                    "another session is another run, which tokgate accept adds",
+                )
+            first.setdefault(session.run, document.line(here))
             if session.digest != digest(session.model_dump()):
                 document.fault(
                     ("epochs", e, "sessions", n, "digest"),

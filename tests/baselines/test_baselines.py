@@ -131,6 +131,27 @@ def test_figures_edited_by_hand_are_refused_with_their_line(tmp_path: Path, make
     assert read(tmp_path).series("output_tok_s") == [[82.5]]
 
 
+def test_a_session_that_was_pasted_is_refused_with_its_line(tmp_path: Path, make_sample: Make) -> None:
+    """Three copies of one session are no three sessions."""
+    (path,) = accept(tmp_path, [make_sample({"output_tok_s": 82.5})])
+    good = path.read_text()
+    at = good.index("  - run: r1")
+    path.write_text(good + good[at:] * 2)
+    first, *others = (n for n, text in enumerate(path.read_text().splitlines(), 1) if "- run: r1" in text)
+    with pytest.raises(ConfigFault, match="2 faults") as caught:
+        read(tmp_path)
+    for line in others:
+        assert f"{path}:{line}: epochs[0].sessions" in str(caught.value)
+    assert f"run r1 is there twice, first on line {first}: remove one" in str(caught.value)
+    # The control: another run with the same figures is a session, and so is the same run in a later epoch.
+    path.write_text(good)
+    accept(tmp_path, [make_sample({"output_tok_s": 82.5})], run="r2")
+    assert len(read(tmp_path).sessions) == 2
+    accept(tmp_path, [make_sample({"output_tok_s": 90.0})], run="r3", new_epoch=True)
+    accept(tmp_path, [make_sample({"output_tok_s": 82.5})], run="r1", new_epoch=True)
+    assert [s.run for s in read(tmp_path).sessions] == ["r1"]
+
+
 def test_a_session_whose_digest_was_taken_out_is_refused(tmp_path: Path, make_sample: Make) -> None:
     """Else deleting one line would undo the check."""
     (path,) = accept(tmp_path, [make_sample({"output_tok_s": 82.5})])

@@ -52,6 +52,18 @@ def test_a_server_ten_times_slower_is_not_green(tmp_path: Path) -> None:
     slow = gate(tmp_path, *arguments, "--engine-fault=slow:10")
     assert slow.one("chat-bs1[baseline]", "output_tok_s").kind is Kind.INCONCLUSIVE
     assert slow.code == 3, slow.output
+    # Nor is it a baseline: the control above was accepted with the same words.
+    before = sorted((tmp_path / "baselines").rglob("*.yaml"))
+    refused = tokgate(
+        "accept",
+        "latest",
+        f"--results={tmp_path / 'results'}",
+        f"--baselines={tmp_path / 'baselines'}",
+        "--reason=x",
+    )
+    assert refused.returncode == 2
+    assert "faults were planted in its engine\n" in refused.stderr and "slow:10" in refused.stderr
+    assert before and sorted((tmp_path / "baselines").rglob("*.yaml")) == before
 
 
 def test_speculation_ten_times_slower_than_none_is_not_green(tmp_path: Path) -> None:

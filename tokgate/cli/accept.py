@@ -48,7 +48,7 @@ def accept(
 ) -> None:
     """Record a run's Samples as one session of each baseline that it covers.
 
-    Refused: a run with a failure, one on a host that others used, and cases with a void run in them.
+    Refused: a run with a failure or with planted faults, one on a host that others used, and cases with a void run in them.
     """
     folder = find_run(results, run)
     facts = read_run(folder)
@@ -56,6 +56,11 @@ def accept(
     spoiled = [v.line for v in verdicts if v.kind in _SPOILING]
     if spoiled:
         raise UsageFault(f"run {folder.name} cannot be accepted", spoiled)
+    if planted := facts.get("engine_faults"):
+        raise UsageFault(
+            f"run {folder.name} cannot be accepted: faults were planted in its engine",
+            [f"--engine-fault={fault}" for fault in planted],
+        )
     warnings = facts.get("host_warnings") or ()
     if others := dirty(warnings):
         raise UsageFault(

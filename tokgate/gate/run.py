@@ -141,6 +141,7 @@ class Run:
             "gated_metrics": list(setup.gate.metrics),
             "host_warnings": warnings,
             "not_run": sorted(not_run),
+            "engine_faults": list(setup.request.faults),
         }
 
     def _cases(self) -> dict[str, Case]:
