@@ -2,6 +2,8 @@
 
 pytest_plugins = [
     "fixtures.options",
+    "fixtures.interruption",
+    "fixtures.benchmarks",
     "fixtures.cases",
     "fixtures.servers",
     "fixtures.signals",

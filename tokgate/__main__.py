@@ -4,8 +4,8 @@ import signal
 import sys
 from types import FrameType
 
-# As `tokgate gate` has it when it is told to stop: nothing can be said of what was not done.
-INTERRUPTED = 3
+# As a shell has it, and every command that can be taken up: nothing can be said of what was not done.
+INTERRUPTED = 130
 
 
 class Told(BaseException):

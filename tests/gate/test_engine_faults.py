@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.gate.runs import ROOT, Finished, gate, tokgate
 from tokgate.analysis.parity_case import load_case
 from tokgate.verdict import Kind
 
+GAIN = "test_net_gain[eagle3-graphs-chat-bs1]"
 QUICK = ("--engine=emulated:steady", "--workloads=chat-bs1", "--runs=2")
 
 
@@ -27,11 +29,20 @@ def test_without_a_fault_there_is_none(tmp_path: Path) -> None:
     )
     assert {v.kind for v in run.verdicts} == {Kind.PASS}, run.output
     assert run.code == 0
+    # The control of interrupted runs: this one was none.
+    assert (run.folder / "report.md").read_text().startswith("# tokgate\n")
+    assert run.facts["status"] == "complete" and "interrupted" not in run.facts
+    assert "interrupted" not in (run.folder / "junit.xml").read_text()
 
 
 def test_a_run_cut_short_is_no_baseline(tmp_path: Path) -> None:
     run = gate(tmp_path, *QUICK, "--profiles=baseline", "-x", "-k=throughput or latency")
     assert run.facts["status"] == "interrupted", run.output
+    assert run.facts["interrupted"]["signal"] is None
+    first = (run.folder / "report.md").read_text().partition("\n")[0]
+    assert first.startswith(
+        "# tokgate: cut short: stopping after 1 failures: 1 of 3 tests judged; again: tokgate"
+    )
     refused = tokgate(
         "accept", "latest", f"--results={run.results}", f"--baselines={tmp_path / 'b'}", "--reason=x"
     )
@@ -124,6 +135,36 @@ def test_a_capture_that_never_ends_is_a_hang_of_its_profile_alone(tmp_path: Path
     assert run.one("startup[baseline]").kind is Kind.PASS
     assert any(path.endswith(".log") for path in hang.files)
     assert run.code == 1
+    # Two tests need that server: the whole message stands at the first, one line at the other, in JUnit too.
+    assert run.output.count("\n  last log line") <= 1
+    first = "perf_tests/test_startup.py::test_startup[eagle3-graphs]"
+    assert f"\nHANG startup[eagle3-graphs]: told in full at {first}\n" in run.output
+    assert run.output.count(f"\n{hang.line}\n") == 1, run.output
+    cases = {
+        case.attrib["name"]: case for case in ElementTree.parse(run.folder / "junit.xml").iter("testcase")
+    }
+    whole, short = (cases[name].find("error") for name in ("test_startup[eagle3-graphs]", GAIN))
+    assert whole is not None and len((whole.text or "").splitlines()) > 3
+    assert short is not None and len((short.text or "").splitlines()) == 1 and first in str(short.text)
+
+
+def test_a_case_with_too_many_void_runs_is_unfit_in_so_many_words(tmp_path: Path) -> None:
+    """pytest-benchmark's fixture is torn down unused: that is no second fault, and no traceback."""
+    config = tmp_path / "config"
+    config.mkdir()
+    for name in ("profiles", "workloads", "gate"):
+        text = (ROOT / "perf_tests" / f"{name}.yaml").read_text()
+        (config / f"{name}.yaml").write_text(text.partition("\nvoid:\n")[0] + "\n")
+    with (config / "gate.yaml").open("a") as file:
+        file.write("void: {max_void_runs: 1, scheduler_run_delay_share: 0}\n")
+    # -W error: as strict as this project is, whatever its own filters say.
+    asked = ("--profiles=baseline", f"--config-folder={config}", "-k=throughput", "-W=error")
+    run = gate(tmp_path, *QUICK, *asked)
+    assert {v.kind for v in run.verdicts} == {Kind.UNFIT}, run.output
+    assert run.code == 3
+    assert "PytestBenchmarkWarning" not in run.output and "Traceback" not in run.output, run.output
+    (suite,) = ElementTree.parse(run.folder / "junit.xml").getroot()
+    assert (suite.attrib["tests"], suite.attrib["failures"], suite.attrib["errors"]) == ("1", "1", "0")
 
 
 def test_a_death_while_it_is_measured_is_not_waited_out(tmp_path: Path) -> None:

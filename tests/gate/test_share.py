@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.gate.runs import ROOT, tokgate
-from tokgate.cli.gate import Ended, _exit_code
+from tokgate.cli.child import Ended
+from tokgate.cli.gate import _exit_code
 from tokgate.errors import HostFault, UsageFault
 from tokgate.gate import setup as gate_setup
 from tokgate.gate import share
-from tokgate.gate.results import read_run, read_verdicts
+from tokgate.gate.results import Results, read_run, read_verdicts
 from tokgate.gate.run import Run
-from tokgate.verdict import Kind
+from tokgate.verdict import Kind, Verdict
 
 ALL = ("baseline", "baseline-eager", "eagle3-graphs", "eagle3-eager", "eagle3-attn-decode")
 
@@ -183,3 +184,24 @@ def test_shares_of_one_gate_share_its_error_rate(tmp_path: Path, monkeypatch: py
         ):
             pass
     assert seen == [20, 40]
+
+
+@pytest.mark.parametrize(
+    ("kind", "signalled", "told", "code"),
+    [
+        (Kind.PASS, True, {}, 130),
+        (Kind.PASS, False, {"interrupted": {"signal": "SIGTERM"}}, 130),
+        # The control: what stopped it was no signal.
+        (Kind.PASS, False, {}, 3),
+        # What failed before stays visible, and a host that was unfit is no failure of the build.
+        (Kind.HANG, True, {}, 1),
+        (Kind.UNFIT, True, {}, 130),
+    ],
+)
+def test_the_exit_code_of_an_interrupted_run(
+    tmp_path: Path, kind: Kind, signalled: bool, told: dict[str, object], code: int
+) -> None:
+    run = Results(tmp_path, {})
+    run.add_verdict(Verdict(kind, "chat-bs1[baseline]", ""))
+    run.close("interrupted", **told)
+    assert _exit_code([Ended(2, run.folder, signalled)], strict=False) == code

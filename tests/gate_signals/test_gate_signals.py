@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 import uuid
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tokgate.gate.results import find_run, read_run
+from tokgate.gate.results import find_run, read_run, read_verdicts
 from tokgate.host import marker, proc
 
 ROOT = Path(__file__).parents[2]
@@ -87,12 +88,12 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Gate]]:
 
     begun: list[Gate] = []
 
-    def make(*command: str) -> Gate:
+    def make(*command: str, more: tuple[str, ...] = ()) -> Gate:
         trial = uuid.uuid4().hex
         results, log, temporary = tmp_path / "results", tmp_path / "output", tmp_path / "tmp"
         temporary.mkdir()
         places = {"TMPDIR": str(temporary), "TOKGATE_RUNTIME_DIR": str(temporary / "locks")}
-        arguments = [*command, "perf_tests", "-p", "no:cacheprovider", f"--results={results}", *LONG]
+        arguments = [*command, "perf_tests", "-p", "no:cacheprovider", f"--results={results}", *LONG, *more]
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", *arguments],
@@ -121,41 +122,51 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("number", "to"),
+    ("number", "to", "judged"),
     [
-        (signal.SIGINT, "group"),
-        (signal.SIGINT, "process"),
-        (signal.SIGTERM, "process"),
-        pytest.param(signal.SIGTERM, "group", marks=SLOW),
-        pytest.param(signal.SIGHUP, "process", marks=SLOW),
+        (signal.SIGINT, "group", 0),
+        (signal.SIGINT, "process", 1),
+        (signal.SIGTERM, "process", 1),
+        pytest.param(signal.SIGTERM, "group", 0, marks=SLOW),
+        pytest.param(signal.SIGHUP, "process", 1, marks=SLOW),
     ],
 )
 def test_a_gate_that_is_told_to_stop_leaves_nothing(
-    begin: Callable[..., Gate], number: signal.Signals, to: str
+    begin: Callable[..., Gate], number: signal.Signals, to: str, judged: int
 ) -> None:
-    """To the whole group as a terminal does, and to tokgate alone as a CI runner does."""
-    gate = begin("tokgate", "gate")
+    """To the whole group as a terminal does, and to tokgate alone as a CI runner does; while servers are measured in
+    the background, and in the foreground, as on a GPU, where a test has its verdict before the next one measures."""
+    first_test = "-k=(startup and not startup_time and not memory) or throughput"
+    gate = begin("tokgate", "gate", more=("--start-together=2", first_test) if judged else ())
+    run = find_run(gate.results, "latest")
+    assert len(read_verdicts(run)) == judged, gate.log.read_text()
     if to == "group":
         os.killpg(gate.process.pid, number)
     else:
         gate.process.send_signal(number)
     code = gate.ended()
-    assert code == 3, gate.log.read_text()
-    run = find_run(gate.results, "latest")
-    assert read_run(run)["status"] == "interrupted"
-    assert (run / "report.md").is_file()
-
-
-def test_a_run_that_is_measured_in_the_foreground_is_cut_off_without_a_traceback(
-    begin: Callable[..., Gate],
-) -> None:
-    """As on a GPU, where the test itself measures: pytest-benchmark's fixture is torn down unused."""
-    gate = begin("tokgate", "gate", "--start-together=2")
-    os.killpg(gate.process.pid, signal.SIGINT)
-    assert gate.ended() == 3
     said = gate.log.read_text()
-    assert "Traceback" not in said, said
-    assert read_run(find_run(gate.results, "latest"))["status"] == "interrupted"
+    assert code == 130, said
+    # One line of its own, and nothing of where in the code it was met.
+    assert f" tokgate: ended by {number.name} " in said
+    assert "KeyboardInterrupt" not in said and ".py:" not in said.partition("=\n")[2].replace(".py::", "")
+    # What looks green of it says first that it is not whole.
+    line = f"interrupted by {number.name}: {judged} of {judged + 1} tests judged; again: tokgate gate perf_tests "
+    assert f"\n{line}" in said
+    first = (run / "report.md").read_text().partition("\n")[0]
+    assert first.startswith(f"# tokgate: {line}") and "--runs=2000" in first
+    facts = read_run(run)
+    assert facts["status"] == "interrupted"
+    assert facts["interrupted"]["signal"] == number.name
+    assert (facts["interrupted"]["tests_judged"], facts["interrupted"]["tests_not_judged"]) == (judged, 1)
+    (suite,) = ElementTree.parse(run / "junit.xml").getroot()
+    assert (suite.attrib["errors"], suite.attrib["tests"]) == ("1", str(judged + 1)), suite.attrib
+    *whole, cut = suite.findall("testcase")
+    assert [case.attrib["name"] for case in whole] == ["test_startup[baseline]"][:judged]
+    assert not any(case.find("error") for case in whole)
+    assert cut.attrib["name"] == "test_throughput[baseline-chat-bs8]"
+    (error,) = cut.findall("error")
+    assert line in error.attrib["message"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -176,9 +187,9 @@ def test_a_gate_that_is_stopped_in_its_first_seconds_says_so(
     time.sleep(after_s)
     os.killpg(process.pid, number)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 3, output
-    assert "Traceback" not in output
-    assert f"ended by {number.name}" in output or "KeyboardInterrupt" in output
+    assert process.returncode == 130, output
+    assert "Traceback" not in output and "KeyboardInterrupt" not in output
+    assert f"ended by {number.name}" in output
     assert not list((tmp_path / "tmp").iterdir())
 
 

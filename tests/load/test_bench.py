@@ -158,7 +158,7 @@ def test_a_measurement_that_is_told_to_stop_leaves_no_file(scripted, tmp_path, n
         process.kill()
         process.communicate()
     assert output == f"tokgate bench: ended by {signal.Signals(number).name}\n"
-    assert process.returncode == 3
+    assert process.returncode == 130
     assert not list(tmp_path.iterdir())
 
 

@@ -48,7 +48,8 @@ def accept(
 ) -> None:
     """Record a run's Samples as one session of each baseline that it covers.
 
-    Refused: a run with a failure or with planted faults, one on a host that others used, and cases with a void run in them.
+    Refused: a run with a failure or with planted faults, one on a host that others used, and cases with a
+    void run in them.
     """
     folder = find_run(results, run)
     facts = read_run(folder)

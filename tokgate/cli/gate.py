@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tokgate.cli.child import Child, Ended, forwarded
+from tokgate.cli.interruption import INTERRUPTED
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate import options
 from tokgate.gate import setup as gate_setup
-from tokgate.gate.results import RUN_FILE, read_run, read_verdicts
-from tokgate.gate.share import SHARES, Share, deal, left_out, numbers
+from tokgate.gate.results import read_run, read_verdicts
+from tokgate.gate.share import Share, deal, left_out, numbers
 from tokgate.verdict import Verdict, exit_code
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 PYTEST_OK, PYTEST_FAILED = 0, 1
 PYTEST_INTERRUPTED, PYTEST_INTERNAL, PYTEST_USAGE, PYTEST_NOTHING = 2, 3, 4, 5
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -47,7 +41,8 @@ def gate(
 ) -> None:
     """Run the gate. Every other option and argument goes to pytest (pytest perf_tests --help lists them).
 
-    Exit codes: 0 green, 1 a failed verdict, 2 usage or configuration, 3 environment, or nothing decided.
+    Exit codes: 0 green, 1 a failed verdict, 2 usage or configuration, 3 environment, or nothing decided,
+    130 interrupted before a verdict failed.
     """
     suite = folder / "perf_tests"
     if not suite.is_dir():
@@ -64,7 +59,7 @@ def gate(
     if gpus:
         code = _side_by_side(folder, arguments, given, numbers(gpus), strict_inconclusive)
     else:
-        with _signals([child := _Child(folder, arguments)]):
+        with forwarded([child := Child(folder, arguments)]):
             ended = child.wait()
         code = _exit_code([ended], strict_inconclusive)
     raise SystemExit(code)
@@ -104,89 +99,6 @@ def _names_a_test(folder: Path, argument: str) -> bool:
     return not argument.startswith("-") and path.exists() and (path == suite or suite in path.parents)
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a pytest ended: its status, and the folder of its run if it came to one."""
-
-    status: int
-    run: Path | None
-
-
-class _Child:
-    """One pytest, run as a child so that a signal to us reaches it and its servers are torn down by it."""
-
-    def __init__(
-        self, folder: Path, arguments: Sequence[str], share: Share | None = None, shares: int = 1
-    ) -> None:
-        # In memory: nothing to remove, however we end.
-        self._run_file = os.memfd_create("tokgate-run")
-        env = {**os.environ, RUN_FILE: f"/proc/self/fd/{self._run_file}", SHARES: str(shares)}
-        if share is not None:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, share.gpus))
-        self._prefix = f"[GPU {share.name}] " if share else ""
-        self._interrupted = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *arguments],
-            cwd=folder,
-            env=env,
-            stdout=subprocess.PIPE if share else None,
-            stderr=subprocess.STDOUT if share else None,
-            text=True,
-            errors="replace",
-            pass_fds=[self._run_file],
-            # Whoever signals a job without a terminal may signal this process alone, or its whole group: the
-            # child, in a group of its own, gets it from us and once. A terminal's Ctrl-C goes to both.
-            process_group=None if _at_terminal() else 0,
-            preexec_fn=_interrupt_with_parent,
-        )
-
-    def interrupt(self) -> None:
-        """Let it end in order; end it at once when asked again."""
-        self._process.send_signal(signal.SIGTERM if self._interrupted else signal.SIGINT)
-        self._interrupted = True
-
-    def wait(self) -> Ended:
-        """Pass its output on until it ends."""
-        for line in self._process.stdout or ():
-            sys.stdout.write(self._prefix + line)
-            sys.stdout.flush()
-        status = self._process.wait()
-        told = os.pread(self._run_file, 1 << 16, 0).decode()
-        os.close(self._run_file)
-        return Ended(status, Path(told) if told else None)
-
-
-def _at_terminal() -> bool:
-    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
-
-
-def _interrupt_with_parent() -> None:
-    """In the child: be interrupted when this tokgate is killed, even where a shell has SIGINT ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Until the suite's plugin is ready for them: pytest imports for a second or more.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
-
-
-@contextmanager
-def _signals(children: Sequence[_Child]) -> Iterator[None]:
-    """Pass signals on to all children."""
-
-    def forward(number: int, frame: object) -> None:
-        for child in children:
-            child.interrupt()
-
-    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGHUP)}
-    # A terminal sends Ctrl-C to the children too; then we only wait for them to clean up.
-    on_interrupt = (lambda *_: None) if _at_terminal() else forward
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _side_by_side(
     folder: Path, arguments: list[str], given: argparse.Namespace, gpus: Sequence[int], strict: bool
 ) -> int:
@@ -210,7 +122,7 @@ def _side_by_side(
 def _wave(folder: Path, arguments: list[str], shares: Sequence[Share], junit: Path) -> dict[str, Ended]:
     """Shares side by side, until all have ended; by the share's name."""
     children = [
-        _Child(
+        Child(
             folder,
             [
                 *arguments,
@@ -228,7 +140,7 @@ def _wave(folder: Path, arguments: list[str], shares: Sequence[Share], junit: Pa
         ended[number] = children[number].wait()
 
     threads = [threading.Thread(target=follow, args=(number,)) for number in range(len(children))]
-    with _signals(children):
+    with forwarded(children):
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -288,7 +200,8 @@ def _summary(ended: Mapping[str, Ended], not_applicable: Mapping[str, str], resu
     )
     print(f"{f' tokgate: {len(ended)} shares ':=^{width}}", *lines, sep="\n")
     for name, end in ended.items():
-        print(f"GPU {name}: pytest ended with {end.status}; run: {end.run.name if end.run else 'none'}")
+        why = _cut_short(end).get("why") or f"pytest ended with {end.status}"
+        print(f"GPU {name}: {why}; run: {end.run.name if end.run else 'none'}")
 
 
 def _verdicts(end: Ended) -> list[Verdict]:
@@ -315,9 +228,23 @@ def _exit_code(ended: Sequence[Ended], strict: bool) -> int:
         # Nothing was to be run: --collect-only, --help.
         return 0
     whole = [end for end in some if end.status in {PYTEST_OK, PYTEST_FAILED} and end.run is not None]
-    code = exit_code([v for end in whole for v in _verdicts(end)], strict_inconclusive=strict)
+    cut = [end for end in some if end.status == PYTEST_INTERRUPTED]
+    code = exit_code([v for end in (*whole, *cut) for v in _verdicts(end)], strict_inconclusive=strict)
+    if code != 1 and any(end.interrupted or _cut_short(end).get("signal") for end in cut):
+        return INTERRUPTED
     if len(whole) < len(some):
         return 1 if code == 1 else 3
     # A test that failed without a verdict is a fault of the suite: never green.
     failed = any(end.status == PYTEST_FAILED for end in whole)
     return max(code, 1) if failed and code == 0 else code
+
+
+def _cut_short(end: Ended) -> Mapping[str, object]:
+    """What a run says of its being cut short: by a signal that did not come by way of us, too."""
+    if end.run is None:
+        return {}
+    try:
+        told = read_run(end.run).get("interrupted")
+    except SampleFault:
+        return {}
+    return told if isinstance(told, dict) else {}

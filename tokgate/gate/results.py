@@ -97,8 +97,9 @@ class Results(Shelf):
         except OSError as error:
             raise ResultsUnwritable(f"verdicts cannot be written: {error.strerror}") from error
 
-    def close(self, status: str) -> None:
-        """Say in ``run.json`` how the run ended."""
+    def close(self, status: str, **facts: object) -> None:
+        """Say in ``run.json`` how the run ended, and what else is known of its end."""
+        self._facts |= facts
         self._facts["ended_at"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._write_run(status)
 

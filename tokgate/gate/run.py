@@ -19,6 +19,7 @@ from tokgate.gate.blocks.settling import Settling
 from tokgate.gate.campaign import Campaign, Planned
 from tokgate.gate.claim import claim
 from tokgate.gate.faults import verdict_of
+from tokgate.gate.interruption import Interruption
 from tokgate.gate.judge import Judge
 from tokgate.gate.measurement import Measurer
 from tokgate.gate.questions import Questions
@@ -39,6 +40,7 @@ class Run:
         verdicts: all that were reached, in order, stored or not.
         unwritten: what could not be written, and why; the disk is full, say.
         remarks: what else a reader should know, one line each.
+        interruption: what cut the run short, if anything did.
 
     Args:
         setup: the checked request.
@@ -68,7 +70,7 @@ class Run:
         self.remarks: list[str] = []
         self._faults: list[tuple[TokgateError, Verdict]] = []
         self._status = "failed"
-        self._interrupted = False
+        self.interruption: Interruption | None = None
         with ExitStack() as stack:
             warnings = stack.enter_context(claim(setup))
             self.results = Results(setup.request.results, self._facts(profiles, workloads, warnings, not_run))
@@ -109,7 +111,8 @@ class Run:
             self._claim = stack.pop_all()
 
     def _end(self) -> None:
-        self._write(partial(self.results.close, self._status))
+        cut = {} if self.interruption is None else {"interrupted": self.interruption.facts()}
+        self._write(partial(self.results.close, self._status, **cut))
 
     def _accept_command(self) -> str:
         """What records this run; options that have their default value are left out."""
@@ -161,9 +164,9 @@ class Run:
         wanted |= {ref for name in profiles if (ref := self.setup.profiles[name].reference)}
         return [name for name in self.setup.profiles if name in wanted]
 
-    def interrupt(self) -> None:
+    def interrupt(self, by: Interruption) -> None:
         """Say that the run was cut short, so that nobody takes it for a whole one."""
-        self._interrupted = True
+        self.interruption = by
 
     def add(self, verdict: Verdict) -> None:
         """Keep a verdict and store it; where it cannot be stored, that is in :attr:`unwritten`."""
@@ -214,9 +217,10 @@ class Run:
                 *upkeep.remarks(self.setup),
                 *self._starter.forced,
             ]
-            text = report(self.setup.header(), self.verdicts)
+            cut = self.interruption.line if self.interruption else f"ended by {kind.__name__}" if kind else ""
+            text = report(self.setup.header(), self.verdicts, interrupted=cut)
             self._write(partial(write_text, self.results.folder / "report.md", text))
         finally:
-            self._status = "interrupted" if kind or self._interrupted else "complete"
+            self._status = "interrupted" if kind or self.interruption else "complete"
             self._measurer.close()
             self._claim.close()

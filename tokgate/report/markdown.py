@@ -10,14 +10,20 @@ from tokgate.report.speculation_table import markdown, speculation_rows
 from tokgate.verdict import Verdict
 
 
-def report(header: Sequence[str], verdicts: Sequence[Verdict]) -> str:
+def report(header: Sequence[str], verdicts: Sequence[Verdict], *, interrupted: str = "") -> str:
     """The report of a run.
 
     Args:
         header: lines that say what was run, on what.
         verdicts: all of the run.
+        interrupted: what cut the run short, if anything did; it stands in the first line.
     """
-    lines = ["# tokgate", "", *(f"{line}  " for line in header), ""]
+    lines = [
+        f"# tokgate: {interrupted}" if interrupted else "# tokgate",
+        "",
+        *(f"{line}  " for line in header),
+        "",
+    ]
     if not verdicts:
         return "\n".join([*lines, "No verdict was reached.", ""])
     lines += [f"**{counts(verdicts)}**", ""]
