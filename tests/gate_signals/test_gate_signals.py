@@ -151,14 +151,14 @@ def test_a_gate_that_is_told_to_stop_leaves_nothing(
     assert f" tokgate: ended by {number.name} " in said
     assert "KeyboardInterrupt" not in said and ".py:" not in said.partition("=\n")[2].replace(".py::", "")
     # What looks green of it says first that it is not whole.
-    line = f"interrupted by {number.name}: {judged} of {judged + 1} tests judged; again: tokgate gate perf_tests "
+    line = f"interrupted by {number.name}: {judged} of {judged + 3} tests judged; again: tokgate gate perf_tests "
     assert f"\n{line}" in said
     first = (run / "report.md").read_text().partition("\n")[0]
     assert first.startswith(f"# tokgate: {line}") and "--runs=2000" in first
     facts = read_run(run)
     assert facts["status"] == "interrupted"
     assert facts["interrupted"]["signal"] == number.name
-    assert (facts["interrupted"]["tests_judged"], facts["interrupted"]["tests_not_judged"]) == (judged, 1)
+    assert (facts["interrupted"]["tests_judged"], facts["interrupted"]["tests_not_judged"]) == (judged, 3)
     (suite,) = ElementTree.parse(run / "junit.xml").getroot()
     assert (suite.attrib["errors"], suite.attrib["tests"]) == ("1", str(judged + 1)), suite.attrib
     *whole, cut = suite.findall("testcase")
