@@ -94,6 +94,8 @@ BAD = {
     "negative": {"unit": "tok/s", "better": "higher", "launches": [[-3.0]]},
     "nan": '{"unit": "tok/s", "better": "higher", "launches": [[NaN, 1.0]]}',
     "infinite": '{"unit": "tok/s", "better": "higher", "launches": [[Infinity]]}',
+    "huge": {"unit": "tok/s", "better": "higher", "launches": [[1e308, 1e308]]},
+    "beyond floats": {"unit": "tok/s", "better": "higher", "launches": [[10**400]]},
     "text": {"unit": "tok/s", "better": "higher", "launches": [["fast"]]},
     "boolean": {"unit": "tok/s", "better": "higher", "launches": [[True]]},
     "flat": {"unit": "tok/s", "better": "higher", "launches": [1.0, 2.0]},
@@ -118,7 +120,7 @@ def test_bad_files_give_a_message_and_no_verdict(write, capsys, what):
 
 
 def test_a_missing_file_and_bad_options_are_usage_faults(write, capsys):
-    good, other = write("good.json", GOOD), write("other.json", GOOD)
+    good, other = write("good.json", GOOD), write("other.json", {**GOOD, "what": "another build"})
     assert run(["judge", good, other]) in (0, 3)
     assert run(["judge", good, good + ".not"]) == 2
     for option, words in (
@@ -132,14 +134,29 @@ def test_a_missing_file_and_bad_options_are_usage_faults(write, capsys):
         assert words in told and "Traceback" not in told
 
 
+def test_a_file_of_bench_is_told_apart(write, capsys):
+    good, other = write("good.json", GOOD), write("bench.json", {"schema": "tokgate-bench/1", "metrics": {}})
+    assert run(["judge", good, other]) == 2
+    assert "bench.json: written by tokgate bench, which cannot be judged" in capsys.readouterr().err
+
+
+def test_a_metric_of_launches_that_name_none_is_refused(write, capsys, tmp_path, make_sample):
+    good, other = write("good.json", GOOD), write("other.json", launches(1.0))
+    assert run(["judge", good, other, "--metric", "foo"]) == 2
+    assert "--metric foo: " in capsys.readouterr().err
+    a = store(tmp_path, "a.json", sampled(make_sample, 1.0, 1))
+    b = store(tmp_path, "b.json", sampled(make_sample, 1.0, 2))
+    assert judged(capsys, a, b, "--metric", "output_tok_s")[1] == judged(capsys, a, b)[1]
+
+
 def test_a_build_is_not_judged_against_itself(write, capsys, tmp_path, make_sample):
     good = write("good.json", GOOD)
     (tmp_path / "link.json").symlink_to(good)
-    for other in (good, str(tmp_path / "link.json")):
+    for other in (good, str(tmp_path / "link.json"), write("copy.json", GOOD)):
         assert run(["judge", good, other]) == 2
         assert "A and B are the same" in capsys.readouterr().err
     a = store(tmp_path, "a2.json", sampled(make_sample, 1.0, 2))
-    again = store(tmp_path, "b2.json", sampled(make_sample, 1.0, 2))
+    again = store(tmp_path, "b2.json", sampled(make_sample, 1.0, 2, count=4))
     run(["judge", a, again])
     assert "both sides hold runs of launch l0" in capsys.readouterr().out
 
@@ -218,8 +235,9 @@ def test_calibrate_pools_launches_and_judge_uses_them(make_sample, tmp_path, cap
     assert run(["calibrate", "show", cal]) == 0
     out = capsys.readouterr().out
     assert "scatter of a block difference s0" in out and "true change -3.0 %: REGRESSION" in out
-    # The very same figures again: no rule can see a change.
-    again = store(tmp_path, "again.json", sampled(make_sample, 1.0, 2, count=2))
+    # The very same figures of another build: no rule can see a change.
+    newer = {"sglang_version": "0.5.23"}
+    again = store(tmp_path, "again.json", sampled(make_sample, 1.0, 2, count=2, identity=newer))
     _, blind = judged(capsys, b, again)
     _, known = judged(capsys, b, again, "--calibration", cal)
     assert blind["s0"] is None and known["s0"] > 0
@@ -242,6 +260,7 @@ def test_calibrate_show_takes_the_metrics_own_limit(make_sample, tmp_path, capsy
     assumed = "loss to be found 3 % (assumed: there is no perf_tests/gate.yaml)"
     assert assumed in capsys.readouterr().out
     assert assumed in shown()
+    assert "-0 %" not in capsys.readouterr().out
     for folder, metric in (("mine", "output_tok_s"), ("other", "accept_length")):
         Path(folder).mkdir()
         limit = "{unit: x, better: higher, limit_percent: 7}"
@@ -261,16 +280,18 @@ def test_calibrate_show_takes_the_metrics_own_limit(make_sample, tmp_path, capsy
     assert run(["calibrate", "show", "cal.yaml", "--config-folder=mine"]) == 2
 
 
-def counted(make_sample, passes: int, runs: int = 3):
+def counted(make_sample, passes: int, runs: int = 3, **identity: str):
     request = Request(0, "ok", 0.0, completion_tokens=512, verify_count=passes, cached_tokens=0)
     for run_number in range(runs):
-        yield make_sample(511 / passes, metric="accept_length", run=run_number, requests=(request,))
+        yield make_sample(
+            511 / passes, metric="accept_length", run=run_number, requests=(request,), identity=identity
+        )
 
 
 def test_accept_length_of_a_synthetic_pair_is_compared_exactly(make_sample, tmp_path, capsys):
     """One launch a side is enough for a figure without noise, and for no other."""
     a = store(tmp_path, "a.json", counted(make_sample, 177))
-    same = store(tmp_path, "b.json", counted(make_sample, 177))
+    same = store(tmp_path, "b.json", counted(make_sample, 177, sglang_version="0.5.23"))
     lost = store(tmp_path, "c.json", counted(make_sample, 200))
     arguments = ("--metric", "accept_length", "--limit-percent", "1")
     code, data = judged(capsys, a, same, *arguments)

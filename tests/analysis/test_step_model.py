@@ -11,6 +11,7 @@ from tokgate.analysis.step_model import (
     best_steps,
     constant_acceptance,
     cost_line,
+    implied_accept_length,
     modelled_curve,
     position_acceptance,
     tree_need,
@@ -34,6 +35,14 @@ def test_curve_and_best_steps() -> None:
     assert growing[2] == three and best_steps(growing).steps < 5
     with pytest.raises(UsageFault):
         modelled_curve(costs, [1.2], baseline_tok_s=400, measured_steps=3)
+
+
+def test_accept_length_that_chances_mean() -> None:
+    assert implied_accept_length([0.8, 0.5], 1) == pytest.approx(1.8)
+    assert implied_accept_length([0.8, 0.5], 3) == pytest.approx(1 + 0.8 + 0.4 + 0.2)
+    for wrong in ([], [1.2], [0.5, float("nan")]):
+        with pytest.raises(UsageFault):
+            implied_accept_length(wrong, 1)
 
 
 def test_acceptance_by_position() -> None:

@@ -16,6 +16,7 @@ from tokgate.analysis.parity_case import load_case
 from tokgate.cli import run
 from tokgate.config.engine import emulated_engine
 from tokgate.config.profiles import Profile
+from tokgate.errors import ResultsUnwritable
 from tokgate.server.launch import start
 
 SMALL = ("--prompt-tokens=16", "--new-tokens=12", "--requests=4", "--examples=60")
@@ -41,6 +42,11 @@ def reference(launch: Callable[..., str]) -> str:
     return launch()
 
 
+@pytest.fixture(scope="module")
+def twin(launch: Callable[..., str]) -> str:
+    return launch()
+
+
 def searched(first: str, second: str, out: Path, *more: str) -> int:
     return run(["parity", "search", "--url", first, "--url", second, *SMALL, "--out", str(out), *more])
 
@@ -58,15 +64,43 @@ def test_a_wrong_token_is_found_made_small_and_replayed(launch, reference, tmp_p
     assert "diverged at output token 4" in capsys.readouterr().out
 
 
-def test_a_server_is_equal_to_itself(reference, tmp_path, capsys):
+def test_a_build_is_equal_to_itself(reference, twin, tmp_path, capsys):
     path = tmp_path / "none.case.json"
-    assert searched(reference, reference, path, "--examples=20") == 0
+    assert searched(reference, twin, path, "--examples=20") == 0
     assert capsys.readouterr().out.startswith("PASS no case differs: ")
     assert not path.exists()
 
 
-def test_no_time_is_no_pass(reference, tmp_path, capsys):
-    assert searched(reference, reference, tmp_path / "x.json", "--budget-s=0.001") == 3
+def test_a_server_is_not_held_against_itself(command, reference, capsys):
+    port = reference.rpartition(":")[2]
+    for again in (reference, f"{reference}/", f"localhost:{port}"):
+        assert run([*command, "--url", reference, "--url", again]) == 2
+        out, err = capsys.readouterr()
+        assert "both addresses are of one server" in err and out == ""
+
+
+def test_where_the_case_goes_is_looked_at_before_anything_is_asked(reference, twin, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert searched(reference, twin, tmp_path / "file" / "x.json") == 3
+    out, err = capsys.readouterr()
+    assert "results cannot be written" in err and out == ""
+    assert searched(reference, twin, tmp_path) == 2
+    assert "it is a folder" in capsys.readouterr().err
+
+
+def test_a_difference_is_told_though_it_cannot_be_written(launch, reference, tmp_path, capsys, monkeypatch):
+    def full(case, path):
+        raise ResultsUnwritable(f"{path}: No space left on device")
+
+    monkeypatch.setattr("tokgate.cli.parity.save_case", full)
+    assert searched(reference, launch("wrong-token:4"), tmp_path / "x.json") == 3
+    out, err = capsys.readouterr()
+    assert out.startswith("DIVERGED 1 request") and "request 0: diverged at output token 4" in out
+    assert "No space left" in err and "file:" not in out
+
+
+def test_no_time_is_no_pass(reference, twin, tmp_path, capsys):
+    assert searched(reference, twin, tmp_path / "x.json", "--budget-s=0.001") == 3
     assert "INCONCLUSIVE no case differs" in capsys.readouterr().out
 
 
@@ -96,9 +130,9 @@ def test_ties_of_the_emulator_are_counted(launch, reference, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--url", "http://127.0.0.1:9"], "must be given twice"),
-        (["--url", "http://127.0.0.1:9", "--url", "http://127.0.0.1:9", "--requests", "0"], "at least 1"),
+        (["--url", "http://127.0.0.1:9", "--url", "http://127.0.0.1:7", "--requests", "0"], "at least 1"),
         (
-            ["--url", "http://127.0.0.1:9", "--url", "http://127.0.0.1:9", "--model", "none"],
+            ["--url", "http://127.0.0.1:9", "--url", "http://127.0.0.1:7", "--model", "none"],
             "make a pair with",
         ),
     ],
@@ -158,12 +192,12 @@ def test_what_is_no_address_is_bad_usage(command, reference, capsys, url):
     assert "http://HOST:PORT" in said
 
 
-def test_an_address_may_stand_without_its_scheme(reference, tmp_path):
-    bare = reference.removeprefix("http://")
-    assert searched(bare, bare, tmp_path / "x.json", "--examples=2") == 0
+def test_an_address_may_stand_without_its_scheme(reference, twin, tmp_path):
+    bare, other = (url.removeprefix("http://") for url in (reference, twin))
+    assert searched(bare, other, tmp_path / "x.json", "--examples=2") == 0
 
 
 def test_a_vocabulary_of_nothing_is_refused(capsys):
-    url = "http://127.0.0.1:9"
-    assert run(["parity", "search", "--url", url, "--url", url, "--vocabulary", "0"]) == 2
+    urls = ("--url", "http://127.0.0.1:9", "--url", "http://127.0.0.1:7")
+    assert run(["parity", "search", *urls, "--vocabulary", "0"]) == 2
     assert "vocabulary must be above" in capsys.readouterr().err

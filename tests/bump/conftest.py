@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,12 @@ def campaign() -> Callable[..., Campaign]:
         blocks: int = 12,
         minutes: float | None = None,
         run: bool = True,
+        metrics: tuple[str, ...] | None = None,
     ) -> Campaign:
         clock = Clock()
         servers = maker(clock, speed={VERSIONS[1]: 1 + change}, hangs=hangs, before=before)
         ask = ask_of(seed, profiles=profiles, blocks=blocks)
+        ask = ask if metrics is None else replace(ask, metrics=metrics)
         found = Campaign(ask, servers, folder, clock=clock)
         if run:
             found.run(minutes=minutes)

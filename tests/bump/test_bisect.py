@@ -170,6 +170,44 @@ def test_releases_between_are_final_and_in_order() -> None:
         between("abc123", "0.5.9", known)
 
 
+def rehearsed(folder: Path, engine_file: Callable[..., Path], *asked: str) -> int:
+    for version in ("0.5.10", "0.5.12"):
+        engine_file(version)
+    ends = ("--good=0.5.10", "--bad=0.5.12", f"--engines={folder}/{{version}}.yaml")
+    return run(["bisect", *ends, "--dry-run", f"--results={folder / 'results'}", *asked])
+
+
+def test_versions_outside_the_ends_are_told(
+    tmp_path: Path, engine_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rehearsed(tmp_path, engine_file, "--versions=0.5.9,0.5.10,0.5.11,0.5.12,0.5.13") == 0
+    assert (
+        "left out of --versions, no release from 0.5.10 to 0.5.12: 0.5.9, 0.5.13" in capsys.readouterr().out
+    )
+    assert rehearsed(tmp_path, engine_file, "--versions=0.5.11") == 0
+    assert "left out" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("metric", ["startup_s", "gpu_memory_mib", "accept_length"])
+def test_a_metric_that_no_run_has_is_refused_before_anything_is_measured(
+    tmp_path: Path, engine_file: Callable[..., Path], capsys: pytest.CaptureFixture[str], metric: str
+) -> None:
+    """The profile is the baseline, which has no accept length."""
+    assert rehearsed(tmp_path, engine_file, "--versions=0.5.11", f"--metric={metric}") == 2
+    said = capsys.readouterr().err
+    assert f"--metric {metric}: not measured in runs" in said
+    assert "there is: output_tok_s, ttft_s_p50, step_ms_p50, failure" in said
+
+
+def test_a_metric_that_runs_have_is_sought(
+    tmp_path: Path, engine_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rehearsed(tmp_path, engine_file, "--versions=0.5.11", "--metric=ttft_s_p50") == 0
+    asked = ("--versions=0.5.11", "--metric=accept_length", "--profile=eagle3-graphs")
+    assert rehearsed(tmp_path, engine_file, *asked) == 0
+    assert "sought: accept_length worse by" in capsys.readouterr().out
+
+
 def test_engine_files_by_template(tmp_path: Path) -> None:
     for name in ("sglang-0.5.9.yaml", "sglang-0.5.10.yaml", "other.yaml"):
         (tmp_path / name).write_text("kind: emulated\nversion: 0.5.9\n")

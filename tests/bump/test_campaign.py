@@ -35,6 +35,24 @@ def test_it_stops_as_soon_as_it_is_decided(campaign: Make) -> None:
     assert early.spent.blocks < 12
 
 
+def test_where_nothing_is_judged_over_blocks_three_are_measured_for_the_rest(campaign: Make) -> None:
+    found = campaign(0.0, profiles=("baseline", "eagle3-graphs"), metrics=("accept_length",))
+    assert [len(group.runner.blocks) for group in found.groups] == [3, 3]
+    accept = [v for v in verdicts(found) if v.evidence["metric"] == "accept_length"]
+    assert [v.evidence["profile"] for v in accept] == ["eagle3-graphs"]
+    assert all("no block" not in v.headline for v in verdicts(found))
+    assert len(campaign(-0.04, metrics=("output_tok_s",)).groups[0].runner.blocks) > 3
+
+
+def test_a_budget_is_named_only_where_one_ended_it(campaign: Make) -> None:
+    spent = campaign(0.0, minutes=0.0, profiles=("eagle3-graphs",))
+    assert {"within the budget" in v.headline for v in verdicts(spent)} == {True}
+    stopped = campaign(0.0, run=False, profiles=("eagle3-graphs",))
+    assert {v.headline.partition(": ")[2] for v in verdicts(stopped)} == {
+        "interrupted before a block was measured"
+    }
+
+
 def test_an_open_verdict_says_how_many_blocks_and_what_could_be_seen(campaign: Make) -> None:
     verdict = speed_of(verdicts(campaign(-0.04, blocks=3)))
     assert verdict.kind is Kind.INCONCLUSIVE

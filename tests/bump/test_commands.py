@@ -73,6 +73,17 @@ def test_the_dry_run_knows_what_is_calibrated(tmp_path: Path, capsys: pytest.Cap
     assert "20 A/A blocks)" in planned(capsys, *known)
 
 
+def test_a_dry_run_without_calibration_says_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = ("--profiles=baseline,eagle3-graphs", f"--calibration={tmp_path}", f"--results={tmp_path}")
+    told = planned(capsys, *known)
+    assert "unknown for all 2 verdicts, no calibration" in told
+    assert told.count("no calibration") == 1
+    told = planned(capsys, *known, "--metrics=accept_length")
+    assert "judged over blocks: none" in told and "up to 3 blocks a profile" in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -123,6 +134,32 @@ def test_a_slow_new_version_that_answers_wrongly(
     assert (folder / "report.html").stat().st_size > 10_000
     assert "<failure" in (folder / "junit.xml").read_text()
     assert (folder / "new.lock.txt").read_text() == "sglang==0.5.15.post1\n"
+
+
+def test_counted_metrics_alone_are_measured_and_a_wrong_token_is_found(
+    tmp_path: Path, patient: Path, engine_file: EngineFile
+) -> None:
+    results = tmp_path / "results"
+    done = bump(
+        f"--from-engine={engine_file('0.5.13.post1')}",
+        f"--to-engine={engine_file('0.5.15.post1', 'wrong-token:3')}",
+        "--profiles=eagle3-graphs",
+        "--workloads=chat-bs1",
+        "--metrics=accept_length",
+        "--runs=1",
+        "--blocks=3",
+        "--parity=batch-1",
+        f"--config-folder={patient}",
+        f"--results={results}",
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    (folder,) = results.glob("bump-*")
+    verdicts = {
+        v["evidence"]["metric"]: v for v in json.loads((folder / "report.json").read_text())["verdicts"]
+    }
+    assert verdicts["greedy parity"]["kind"] == "DIVERGED"
+    assert verdicts["accept_length"]["evidence"]["blocks"] == 3
+    assert "within the budget" not in done.stdout
 
 
 @pytest.mark.slow

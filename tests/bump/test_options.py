@@ -62,7 +62,7 @@ def test_a_wrong_option_is_named(
 
 def test_judge_speaks_of_percent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
-        data = {"unit": "tok/s", "better": "higher", "launches": [[100.0, 101.0]]}
+        data = {"unit": "tok/s", "better": "higher", "launches": [[100.0, 101.0]], "what": name}
         (tmp_path / f"{name}.json").write_text(json.dumps(data))
     asked = ["judge", str(tmp_path / "a.json"), str(tmp_path / "b.json")]
     assert run([*asked, "--limit-percent=-3"]) == 2

@@ -98,3 +98,50 @@ def test_figures_of_the_model_that_cannot_be(
 def test_a_model_without_a_draft_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*FOUNDING, "--acceptance", "0.5"]) == 2
     assert "give --draft-ms too" in capsys.readouterr().err
+
+
+CHAIN = ["--cycle-ms", "33", "--draft-steps", "3", "--draft-ms", "0.3"]
+FOUND = ["breakeven", "--baseline-tok-s", "82.5", *CHAIN]
+
+
+@pytest.mark.parametrize(
+    ("accept_length", "acceptance", "means"),
+    [
+        ("2", "0.9,0.9,0.9", "3.44"),
+        ("2", "0.9", "3.44"),
+        ("3.44", "0.54,0.54,0.57", "2.00"),
+        ("2", "1,1,1", "4.00"),
+        ("2", "0,0,0", "1.00"),
+    ],
+)
+def test_acceptance_that_means_another_accept_length_is_refused(
+    accept_length: str, acceptance: str, means: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more in ([], ["--json"]):
+        assert run([*FOUND, "--accept-length", accept_length, "--acceptance", acceptance, *more]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith(
+            f"tokgate breakeven: --acceptance {acceptance} means an accept length of {means} at 3 draft steps; "
+            f"--accept-length says {accept_length}\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("accept_length", "acceptance"),
+    [
+        ("3.44", "0.9,0.9,0.9"),
+        ("3.4", "0.9"),
+        ("2", "0.54,0.54,0.57"),
+        ("1.9", "0.5,0.5,0.5"),  # as of 0.52, 0.52, 0.52
+        ("2.04", "0.54,0.54,0.57"),  # tokens cut off the last pass
+        ("4", "1,1,1"),
+        ("1", "0,0,0"),
+        ("2.2", "0.7,0.5,0.3,0.9"),  # of a position that three steps do not have
+    ],
+)
+def test_acceptance_that_agrees_within_rounding_is_taken(
+    accept_length: str, acceptance: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*FOUND, "--accept-length", accept_length, "--acceptance", acceptance]) == 0
+    assert "measured" in capsys.readouterr().out

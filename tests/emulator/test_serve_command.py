@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Collection
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tokgate.host import marker
 
 COMMAND = [sys.executable, "-m", "tokgate", "serve"]
 
@@ -29,11 +32,42 @@ def test_serves_and_stops_on_ctrl_c(tmp_path: Path) -> None:
     with urllib.request.urlopen(f"{match[1]}/server_info", timeout=20) as reply:
         assert b'"speculative_algorithm":"EAGLE3"' in reply.read()
     children = psutil.Process(process.pid).children(recursive=True)
-    assert len(children) == 3
+    # Parent, scheduler, detokenizer, and the reaper that watches over them.
+    assert len(children) == 4
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(20) == 0
     process.stdout.close()
     _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+
+
+def owners(server: Collection[int]) -> dict[int, str]:
+    return {item.process.pid: item.owner for item in marker.find_all() if item.process.pid in server}
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_server_whose_serve_is_killed_ends_with_it_and_is_found_by_reap(watched: bool) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "--scenario", "steady", "--quiet"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "serving at http" in process.stdout.readline()
+    children = psutil.Process(process.pid).children(recursive=True)
+    (reaper,) = (child for child in children if "tokgate.server.reaper" in child.cmdline())
+    server = {child.pid: child for child in children if child != reaper}
+    assert owners(server) == dict.fromkeys(server, "alive")
+    if not watched:
+        reaper.kill()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    if not watched:
+        # What reap looks for, and what it does to it.
+        dead = [item for item in marker.find_all() if item.process.pid in server]
+        assert owners(server) == dict.fromkeys(server, "dead")
+        assert marker.kill(dead[0].mark)
+    _, alive = psutil.wait_procs(children, timeout=20)
     assert not alive
 
 

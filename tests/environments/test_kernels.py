@@ -15,10 +15,11 @@ from tests.environments.engines import cpu_engine
 from tokgate.config.engine import Engine
 from tokgate.environments.recipe import KERNELS
 
-CHECKS_FILE = Path(__file__).with_name("kernel_checks.py")
+CHECKS_FOLDER = Path(__file__).with_name("kernel_checks")
 CHECKS = [
     node.name
-    for node in ast.parse(CHECKS_FILE.read_text()).body
+    for module in sorted(CHECKS_FOLDER.glob("*.py"))
+    for node in ast.parse(module.read_text()).body
     if isinstance(node, ast.FunctionDef)
     and any(isinstance(mark, ast.Name) and mark.id == "check" for mark in node.decorator_list)
 ]
@@ -40,7 +41,7 @@ def run(engine: Engine, *arguments: str, **env: str) -> subprocess.CompletedProc
 
 @cache
 def results() -> dict[str, str | None]:
-    done = run(cpu_engine(), str(CHECKS_FILE))
+    done = run(cpu_engine(), str(CHECKS_FOLDER))
     assert done.returncode == 0, done.stderr
     found: dict[str, str | None] = json.loads(done.stdout)
     return found
@@ -49,7 +50,7 @@ def results() -> dict[str, str | None]:
 @pytest.mark.cpu
 @pytest.mark.parametrize("name", CHECKS)
 def test_kernel(name: str) -> None:
-    """See the check of that name in kernel_checks.py."""
+    """See the check of that name in kernel_checks/."""
     assert results()[name] is None, results()[name]
 
 

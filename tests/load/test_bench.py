@@ -15,7 +15,7 @@ import pytest
 from tests.load.peers import HEAD, chunk, event, stream
 from tokgate.cli import run
 from tokgate.config.workloads import Prompts, Workload
-from tokgate.errors import UsageFault
+from tokgate.errors import ResultsUnwritable, UsageFault
 from tokgate.load.discovery import Discovery, discover, fits
 from tokgate.load.routes import resolve
 from tokgate.load.sample import Request
@@ -52,6 +52,41 @@ def test_measures_a_server_and_writes_all_of_it(truth, tmp_path, capsys) -> None
     assert set(found["requests"][0]) == set(Request.__slots__)
     assert f"{found['metrics']['decode_tok_s']:.4g}" in shown
     assert path.stat().st_mode & 0o044
+
+
+def test_where_results_go_is_looked_at_before_anything_is_measured(scripted, tmp_path, capsys) -> None:
+    server = scripted(lambda _: [stream(8)])
+    (tmp_path / "file").touch()
+    asked = (server.url, "--prompt-tokens", 3, "--output-tokens", 8, "--json")
+    assert bench(*asked, tmp_path) == 2
+    assert "it is a folder" in capsys.readouterr().err
+    assert bench(*asked, tmp_path / "file" / "x.json") == 3
+    out, err = capsys.readouterr()
+    assert "results cannot be written" in err and "closed loop" not in out
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert bench(*asked, tmp_path / "new" / "x.json") in (0, 3)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["x.json"]
+
+
+def test_figures_are_shown_though_they_cannot_be_written(scripted, tmp_path, capsys, monkeypatch) -> None:
+    def full(path: Path, data: object) -> None:
+        raise ResultsUnwritable(f"results cannot be written to {path}: No space left on device")
+
+    monkeypatch.setattr("tokgate.cli.bench.write_json", full)
+    server = scripted(lambda _: [stream(8)])
+    asked = (server.url, "--prompt-tokens", 3, "--output-tokens", 8, "--json", tmp_path / "x.json")
+    assert bench(*asked) == 3
+    out, err = capsys.readouterr()
+    assert "closed loop" in out and "No space left" in err
+
+
+def test_an_address_that_ends_in_v1_is_told_to_leave_it_out(scripted, capsys) -> None:
+    server = scripted(lambda _: [])
+    server.info = b"no such page"
+    assert bench(f"{server.url}/v1") == 1
+    assert f"tokgate adds /v1 itself: give {server.url}\n" in capsys.readouterr().err
+    assert bench(f"{server.url}/v2") == 1
+    assert "adds /v1" not in capsys.readouterr().err
 
 
 def test_a_workload_of_a_file(truth, tmp_path) -> None:

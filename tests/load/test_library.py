@@ -7,12 +7,14 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.load.peers import QUICK, stream, workload
 from tokgate.errors import HostFault, UsageFault
+from tokgate.host import proc
 from tokgate.load import library
 from tokgate.load.client import Measurement, measure
 from tokgate.load.compiled import CompiledReader
@@ -91,6 +93,36 @@ def test_a_compiler_that_fails(
     audit = run(scripted).audit
     assert audit.reader == "python" and reason in audit.reader_reason
     assert not home.exists() or files(home) == []
+
+
+def test_a_compiler_that_hangs_is_killed_with_what_it_started_and_not_asked_again(
+    scripted, monkeypatch, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    body = f"/bin/sleep 300 &\necho $! >> {pids}\necho $$ >> {pids}\nwait"
+    monkeypatch.setenv("PATH", compiler(tmp_path / "bin", body))
+    monkeypatch.setattr("tokgate.load.library.COMPILE_S", 3.0)
+    told = {run(scripted).audit.reader_reason for _ in range(2)}
+    assert told == {"compiler 'cc' did not end within 3 s and was killed"}
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(started) == 2, "asked once, though two runs were measured"
+    until = time.monotonic() + 20
+    while (left := [pid for pid in started if alive(pid)]) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not left
+
+
+def test_a_compiler_that_ended_is_asked_again(scripted, monkeypatch, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    monkeypatch.setenv("PATH", compiler(tmp_path / "bin", f"echo called >> {calls}; exit 1"))
+    for _ in range(2):
+        assert "exit code 1" in run(scripted).audit.reader_reason
+    assert calls.read_text().split() == ["called"] * 2
+
+
+def alive(pid: int) -> bool:
+    process = proc.read(pid)
+    return process is not None and process.alive
 
 
 def test_a_library_that_does_not_load(scripted, monkeypatch, tmp_path: Path) -> None:
@@ -203,6 +235,8 @@ def test_python_can_be_asked_for(scripted, monkeypatch: pytest.MonkeyPatch, home
     assert run(scripted).audit.reader == "python"
     assert not home.exists()
     assert run(scripted, reader="c").audit.reader == "c"  # what the caller says counts more
+    monkeypatch.setenv("TOKGATE_READER", "")
+    assert run(scripted).audit.reader_reason != "asked for", "as if it were not set"
     monkeypatch.setenv("TOKGATE_READER", "rust")
     with pytest.raises(UsageFault, match=r"TOKGATE_READER=rust: expected auto, c, python"):
         run(scripted)

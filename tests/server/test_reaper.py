@@ -105,7 +105,7 @@ def test_reap_kills_what_a_dead_tokgate_left_and_nothing_else(
         assert "MiB resident" in shown.output and "s old" in shown.output
         done = CliRunner().invoke(app, [])
         assert done.exit_code == 0, done.output
-        assert "1 stale locks and " in done.output
+        assert "1 stale lock and " in done.output
         assert marker.find(mark) == []
         assert len(marker.find(other_mark)) == 2
     finally:

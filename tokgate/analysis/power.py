@@ -107,6 +107,7 @@ def power_curve(
         shift = math.log1p(change if direction(plan.better) > 0 else -change)
         end = walk(noise + shift, plan, s0, history.nu0 if history else NU0_MAX)
         found, gained, passed = (float(np.mean(flag)) for flag in (end.regression, end.improved, end.passed))
-        undecided = 1 - found - gained - passed
+        # Shares of floats: their sum may be above 1 by a rounding.
+        undecided = max(0.0, 1 - found - gained - passed)
         points.append(PowerPoint(change, found, gained, passed, undecided, float(np.mean(end.blocks))))
     return points

@@ -8,6 +8,7 @@ what it would have to be.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -111,18 +112,14 @@ def modelled_curve(
     Raises:
         UsageFault: no acceptance, or one outside 0..1; a cost of a token that leaves nothing for the pass itself.
     """
-    if not acceptance or any(not 0 <= chance <= 1 for chance in acceptance):
-        raise UsageFault("acceptance needs chances between 0 and 1")
     if costs.verify_ms <= costs.verify_per_token_ms * measured_steps:
         raise UsageFault(
             f"{costs.verify_per_token_ms:g} ms for each of {measured_steps} draft tokens leave nothing of a verify "
             f"pass of {costs.verify_ms:g} ms"
         )
     points = []
-    reach, length = 1.0, 1.0
     for steps in range(1, max_steps + 1):
-        reach *= acceptance[min(steps, len(acceptance)) - 1]
-        length += reach
+        length = implied_accept_length(acceptance, steps)
         verify_ms = costs.verify_ms + costs.verify_per_token_ms * (steps - measured_steps)
         cycle_ms = verify_ms + costs.draft_ms * steps + costs.extend_ms + costs.other_ms
         tok_s = length / cycle_ms * 1000
@@ -146,6 +143,23 @@ def position_acceptance(histogram: Sequence[int]) -> tuple[float | None, ...]:
     """
     reached = [sum(histogram[count:]) for count in range(len(histogram))]
     return tuple(further / before if before else None for before, further in itertools.pairwise(reached))
+
+
+def implied_accept_length(acceptance: Sequence[float], steps: int) -> float:
+    """Tokens a verify pass, bonus included, that chances of acceptance mean.
+
+    Args:
+        acceptance: chance that a token of a position is accepted, given that those before it were;
+            positions beyond the last keep the last one's.
+        steps: draft steps.
+
+    Raises:
+        UsageFault: no acceptance, or one outside 0..1.
+    """
+    if not acceptance or any(not 0 <= chance <= 1 for chance in acceptance):
+        raise UsageFault("acceptance needs chances between 0 and 1")
+    chances = [acceptance[min(step, len(acceptance) - 1)] for step in range(steps)]
+    return 1 + sum(math.prod(chances[: step + 1]) for step in range(steps))
 
 
 def constant_acceptance(accept_length: float, steps: int) -> float:

@@ -13,6 +13,8 @@ from tokgate.errors import SampleFault
 
 Values = NDArray[np.float64]
 Better = Literal["higher", "lower"]
+SMALLEST, LARGEST = 1e-100, 1e100
+"""No measurement is beyond these, and sums of squares of those within are finite."""
 
 
 def measured(values: Sequence[float], what: str = "runs") -> Values:
@@ -23,19 +25,20 @@ def measured(values: Sequence[float], what: str = "runs") -> Values:
         what: names them in the message.
 
     Raises:
-        SampleFault: empty, not numbers, NaN, infinite, zero or negative; names the first offender.
+        SampleFault: empty, not numbers, NaN, infinite or near it, zero or negative; names the first offender.
     """
     try:
         array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise SampleFault(f"{what}: not a list of numbers: {error}") from error
     if array.ndim != 1 or array.size == 0:
         raise SampleFault(f"{what}: no values" if array.size == 0 else f"{what}: not a flat list of numbers")
-    bad = ~(np.isfinite(array) & (array > 0))
+    bad = ~((array > SMALLEST) & (array < LARGEST))
     if bad.any():
         at = int(bad.argmax())
         raise SampleFault(
-            f"{what}: value {at + 1} of {array.size} is {array[at]:g}; a measurement is finite and above 0"
+            f"{what}: value {at + 1} of {array.size} is {array[at]:g}; a measurement is above 0 "
+            f"(beyond {SMALLEST:g}) and finite (below {LARGEST:g})"
         )
     return array
 

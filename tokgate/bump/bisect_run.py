@@ -11,9 +11,10 @@ from typing import Any
 from tokgate.analysis.values import Better
 from tokgate.bump.bisect_log import stage
 from tokgate.bump.bisection import Bisection, Result
-from tokgate.bump.candidates import EngineFiles, between, check_releases, commits, named, released
+from tokgate.bump.candidates import EngineFiles, between, check_releases, commits, left_out, named, released
 from tokgate.bump.engines import engine_named, engine_of_commit
 from tokgate.bump.options import BumpOptions, Prepared, prepare
+from tokgate.bump.question import check_sought
 from tokgate.bump.run import with_calibrations
 from tokgate.bump.search import steps_at_most
 from tokgate.bump.servers import benches
@@ -144,7 +145,8 @@ def prepared_for(
         wait_gpu_s: how long to queue for a GPU that another gate holds.
 
     Raises:
-        UsageFault: a metric that is not gated, more than one profile or workload.
+        UsageFault: a metric that is not gated or that runs of the workload do not have; more than one profile or
+            workload.
     """
     ends = engine_of(options.good), engine_of(options.bad)
     prepared, remarks = with_calibrations(options.bump, prepare(options.bump, ends, wait_gpu_s=wait_gpu_s))
@@ -154,14 +156,15 @@ def prepared_for(
             f"a bisection judges one profile and one workload, not {len(ask.profiles)} and {len(ask.workloads)}",
             ["name them: --profile, --workload"],
         )
+    profile, workload = ask.profiles[0], ask.workloads[0]
     better: Better = "higher"
     limit = 0.03
     if options.metric != FAILURE:
         gated = ask.limit(options.metric)
+        check_sought(options.metric, (*ask.metrics, FAILURE), profile)
         better, limit = gated.better, gated.limit_percent / 100
     if options.limit_percent is not None:
         limit = options.limit_percent / 100
-    profile, workload = ask.profiles[0], ask.workloads[0]
     sought = Sought(
         metric=options.metric,
         better=better,
@@ -192,8 +195,11 @@ def bisect(
     """
     engine_of = engine_source(options, say)
     versions = candidates(options)
+    dropped = left_out(options.good, options.bad, options.versions)
     prepared, sought, remarks = prepared_for(options, engine_of, wait_gpu_s)
     options.write(folder)
+    for line in dropped:
+        say(line)
     results: list[Result] = []
     stages: list[Stage] = []
     with claim(prepared.setup):
@@ -213,7 +219,8 @@ def bisect(
         finally:
             again = "" if results and results[-1].found else _again(options, folder)
             write_text(
-                folder / "bisect.md", log(_title(options), _header(prepared, sought, remarks), stages, again)
+                folder / "bisect.md",
+                log(_title(options), _header(prepared, sought, [*dropped, *remarks]), stages, again),
             )
     return Finished(folder, tuple(results))
 
@@ -248,7 +255,7 @@ def rehearse(options: BisectOptions) -> list[str]:
     versions = candidates(options)
     ends = 2 if options.metric == FAILURE else 1
     return [
-        *_header(prepared, sought, remarks),
+        *_header(prepared, sought, [*left_out(options.good, options.bad, options.versions), *remarks]),
         f"{len(versions)} versions: {', '.join(versions)}",
         f"at most {steps_at_most(len(versions)) + ends} steps when none is skipped: "
         f"{'both ends' if ends == 2 else 'the bad end'}, then {steps_at_most(len(versions))} between",

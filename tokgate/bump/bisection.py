@@ -11,6 +11,7 @@ from typing import Any
 from tokgate.bump.search import Found, search
 from tokgate.bump.steps import FAILURE, OutOfBudget, Prober, Sought, Step, limit_of_steps
 from tokgate.errors import SampleFault, UsageFault
+from tokgate.gate.words import count
 from tokgate.load.sample import write_json
 
 STEPS = "steps.json"
@@ -121,7 +122,8 @@ class Bisection:
             self._write()
         self._asked.append(step)
         self._say(
-            f"{step.finding:<4} {version}: {step.why} ({step.blocks} blocks, {step.seconds / 60:.1f} GPU minutes)"
+            f"{step.finding:<4} {version}: {step.why} "
+            f"({count(step.blocks, 'block')}, {step.seconds / 60:.1f} GPU minutes)"
         )
         return step
 

@@ -38,6 +38,24 @@ def between(good: str, bad: str, known: Sequence[str]) -> list[str]:
     return [good, *(version.text for version in sorted(set(inside))), bad]
 
 
+def left_out(good: str, bad: str, versions: Sequence[str]) -> list[str]:
+    """Which of the versions that a user named are no candidates: one line, or none.
+
+    Args:
+        good, bad: the ends; commits leave out nothing.
+
+    Raises:
+        UsageFault: as :func:`between` and :func:`named`.
+    """
+    if parse_version(good) is None or parse_version(bad) is None:
+        return []
+    kept = {*between(good, bad, versions), *named((good, bad))}
+    dropped = [version for version in named(versions) if version not in kept]
+    return (
+        [f"left out of --versions, no release from {good} to {bad}: {', '.join(dropped)}"] if dropped else []
+    )
+
+
 def named(versions: Sequence[str]) -> list[str]:
     """Versions that a user named.
 

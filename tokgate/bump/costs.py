@@ -11,7 +11,7 @@ from tokgate import baselines
 from tokgate.analysis.calibration_file import read_calibration
 from tokgate.analysis.looks import BLOCKS_MIN_CHANGE, ENOUGH_BLOCKS, History
 from tokgate.analysis.power import smallest_detectable
-from tokgate.bump.question import EXACT, BumpAsk, Histories
+from tokgate.bump.question import BumpAsk, Histories
 from tokgate.config.workloads import Workload
 from tokgate.errors import SampleFault
 from tokgate.gate.start import STARTUP
@@ -113,7 +113,7 @@ class Sight:
 
     Attributes:
         scatter: of a block difference, known or assumed; ``None`` when neither.
-        blocks: within the budget.
+        blocks: as many as the budget, or the ask, allows.
         detectable: smallest change found with probability 1 - beta, as a fraction; ``None`` below three
             blocks or without a scatter.
         why: where the scatter comes from.
@@ -162,10 +162,11 @@ def affordable(ask: BumpAsk, costs: Mapping[str, ProfileCost], minutes: float | 
     Args:
         minutes: of GPU time; ``None`` pays for all that the ask allows.
     """
+    most = ask.blocks_max if ask.tested else BLOCKS_MIN_CHANGE
     if minutes is None:
-        return {profile.name: ask.blocks_max for profile in ask.profiles}
+        return {profile.name: most for profile in ask.profiles}
     round_s = round_seconds(ask, costs)
-    whole = min(ask.blocks_max, int(60 * minutes // round_s)) if round_s > 0 else ask.blocks_max
+    whole = min(most, int(60 * minutes // round_s)) if round_s > 0 else most
     return {profile.name: whole for profile in ask.profiles}
 
 
@@ -175,8 +176,3 @@ def round_seconds(ask: BumpAsk, costs: Mapping[str, ProfileCost]) -> float:
         slowest = max((cost.start_s + cost.stop_s for cost in costs.values()), default=0.0)
         return slowest + sum(cost.runs_s for cost in costs.values())
     return sum(cost.block_s(ask.pairing == "pair") for cost in costs.values())
-
-
-def tested(ask: BumpAsk) -> list[str]:
-    """Metrics that are judged over blocks."""
-    return [metric for metric in ask.metrics if metric not in EXACT]

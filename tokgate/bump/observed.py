@@ -7,8 +7,8 @@ from typing import Any
 
 from tokgate.analysis.bootstrap import judge_requests
 from tokgate.analysis.exact import Counts, counts, judge_counts
-from tokgate.bump.campaign import Group, arm_of, stored_verdict
-from tokgate.bump.question import ACCEPT_LENGTH, BumpAsk
+from tokgate.bump.campaign import Group, Standing, arm_of, stored_verdict
+from tokgate.bump.question import ACCEPT_LENGTH
 from tokgate.bump.witness import Side, facts_of
 from tokgate.config.profiles import Profile
 from tokgate.gate.comparisons import REPLAY, Comparisons
@@ -16,8 +16,17 @@ from tokgate.gate.measurement import Measured
 from tokgate.verdict import Kind, Verdict
 
 
-def accept(ask: BumpAsk, group: Group, profile: Profile, workload: str) -> Verdict:
+def unmeasured(campaign: Standing) -> str:
+    """Why there is no block, as far as the campaign knows."""
+    if campaign.spent is None:
+        return "interrupted before a block was measured"
+    within = " within the budget" if campaign.spent.reason == "minutes" else ""
+    return f"no block was measured{within}"
+
+
+def accept(campaign: Standing, group: Group, profile: Profile, workload: str) -> Verdict:
     """Accept length, exactly where counts do not vary; else by resampling requests."""
+    ask = campaign.ask
     subject = f"{workload}[{profile.name}]"
     limit = ask.limit(ACCEPT_LENGTH)
     told = {
@@ -32,9 +41,7 @@ def accept(ask: BumpAsk, group: Group, profile: Profile, workload: str) -> Verdi
     if any(side is None or not side for side in sides):
         silent = " and ".join(n for n, side in zip(("old", "new"), sides, strict=True) if not side)
         why = (
-            f"the {silent} version reports no verify counts"
-            if group.runner.blocks
-            else "no block was measured"
+            f"the {silent} version reports no verify counts" if group.runner.blocks else unmeasured(campaign)
         )
         return Verdict(Kind.INCONCLUSIVE, subject, f"{ACCEPT_LENGTH}: {why}", evidence=told)
     old, new = (side or [] for side in sides)
@@ -79,11 +86,11 @@ def measured_of(group: Group, profile: str, side: Side, workload: str) -> list[M
     ]
 
 
-def graphs(ask: BumpAsk, group: Group, profile: Profile) -> list[Verdict]:
+def graphs(campaign: Standing, group: Group, profile: Profile) -> list[Verdict]:
     """Whether the new version captured and replayed its graphs, and what the old one did."""
     found = []
-    comparisons = Comparisons(ask.gate)
-    for workload in ask.workloads:
+    comparisons = Comparisons(campaign.ask.gate)
+    for workload in campaign.ask.workloads:
         each: dict[Side, Verdict] = {}
         for side in ("old", "new"):
             arm = arm_of(group.sides, profile.name, side)
@@ -92,20 +99,16 @@ def graphs(ask: BumpAsk, group: Group, profile: Profile) -> list[Verdict]:
                 each[side] = comparisons.replay(
                     workload, profile, held[-1].workloads[workload.name], facts_of(held[-1].extras)
                 )
-        verdict = each.get("new") or _no_facts(group, profile, workload.name)
+        verdict = each.get("new") or _no_facts(campaign, group, profile, workload.name)
         old = each.get("old")
         told = "its launches left no facts" if old is None else f"{old.kind} {old.headline}"
         found.append(with_line(verdict, f"the old version: {told}"))
     return found
 
 
-def _no_facts(group: Group, profile: Profile, workload: str) -> Verdict:
+def _no_facts(campaign: Standing, group: Group, profile: Profile, workload: str) -> Verdict:
     """Graphs of which nothing is known are not graphs that were replayed."""
-    why = (
-        "the launches of the new version left no facts"
-        if group.runner.blocks
-        else "no block was measured within the budget"
-    )
+    why = "the launches of the new version left no facts" if group.runner.blocks else unmeasured(campaign)
     evidence = {"profile": profile.name, "workload": workload, "metric": REPLAY}
     return Verdict(Kind.INCONCLUSIVE, f"{workload}[{profile.name}]", f"{REPLAY}: {why}", evidence=evidence)
 

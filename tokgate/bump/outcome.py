@@ -23,6 +23,7 @@ ENDED: Mapping[str, str] = {
     "minutes": "the budget is spent",
     "blocks": "all blocks are measured (--blocks allows more)",
 }
+NO_MORE = "no further block is due: what is still open is judged from those there are"
 
 
 def report_of(
@@ -96,8 +97,9 @@ def _ended(campaign: Standing, found: Sequence[Verdict]) -> str:
         return "interrupted"
     open_ = any(v.outcome == "undecided" and v.evidence.get("blocks") for v in found)
     if campaign.spent.reason == "decided" and open_:
-        # The blocks that were allowed are in, and some questions are open all the same.
-        return ENDED["blocks"]
+        # The blocks that were allowed are in, or those that were due; some questions are open all the same.
+        full = any(len(group.runner.blocks) >= campaign.ask.blocks_max for group in campaign.groups)
+        return ENDED["blocks"] if full else NO_MORE
     return ENDED[campaign.spent.reason]
 
 

@@ -84,17 +84,20 @@ class BumpAsk:
     @property
     def alpha(self) -> float:
         """Chance of a false REGRESSION allowed to each verdict over blocks, start-up included."""
-        tested = [metric for metric in self.metrics if metric not in EXACT]
-        count = len(self.profiles) * (len(self.workloads) * len(tested) + self._startup_is_gated)
+        count = len(self.profiles) * (len(self.workloads) * len(self.tested) + self._startup_is_gated)
         return self.gate.statistics.alpha / max(1, count)
+
+    @property
+    def tested(self) -> list[str]:
+        """Metrics that are judged over blocks; the others are counted in them."""
+        return [metric for metric in self.metrics if metric not in EXACT]
 
     def questions(self, profile: str) -> list[Question]:
         """What the blocks of a profile must answer before its blocks end."""
         return [
             self._question(profile, workload.name, metric)
             for workload in self.workloads
-            for metric in self.metrics
-            if metric not in EXACT
+            for metric in self.tested
         ]
 
     def startup_question(self, profile: str) -> Question | None:
@@ -144,6 +147,23 @@ def metrics_asked(gate: GateFile, names: Sequence[str], kind: EngineKind) -> tup
                 [f"there is: {', '.join(known)}"],
             )
     return tuple(names or known)
+
+
+def check_sought(metric: str, known: Sequence[str], profile: Profile) -> None:
+    """Refuse a bisection by what no run of the workload will have, before hours are spent on it.
+
+    Args:
+        known: metrics of workloads that are gated on this kind of engine, and what else may be sought.
+
+    Raises:
+        UsageFault: names the metrics that can be had.
+    """
+    had = [m for m in known if profile.speculation is not None or not m.startswith("accept_")]
+    if metric not in had:
+        raise UsageFault(
+            f"--metric {metric}: not measured in runs of a workload of profile {profile.name}",
+            [f"there is: {', '.join(had)}"],
+        )
 
 
 def check_names(gate: GateFile, path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tokgate.bump.campaign import sides_of
-from tokgate.bump.costs import ProfileCost, affordable, profile_cost, round_seconds, sights, tested
+from tokgate.bump.costs import ProfileCost, affordable, profile_cost, round_seconds, sights
 from tokgate.bump.options import BumpOptions, Prepared
 from tokgate.bump.run import header
 from tokgate.gate.blocks.runner import BlockPlan
+from tokgate.gate.words import count
 
 
 def rehearse(
@@ -33,7 +34,7 @@ def rehearse(
     blocks = affordable(ask, costs, minutes)
     lines = [
         *header(ask, prepared.host_class, Path(folder)),
-        f"judged over blocks: {', '.join(tested(ask))}; counted: accept_length; compared: greedy parity "
+        f"judged over blocks: {', '.join(ask.tested) or 'none'}; counted: accept_length; compared: greedy parity "
         f"({', '.join(options.parity) or 'none'}), start-up, memory, graphs, server arguments, packages",
         *prepared.notes,
         "",
@@ -59,32 +60,43 @@ def _cost_lines(
         for name, cost in costs.items()
     ]
     whole_s = round_seconds(ask, costs)
-    count = min(blocks.values())
+    least = min(blocks.values())
     budget = "no budget given: until decided" if minutes is None else f"budget {minutes:g} minutes"
     lines.append(
-        f"one block of every profile: {whole_s / 60:.1f} GPU minutes; {budget}: up to {count} blocks a profile, "
-        f"{count * whole_s / 60:.1f} GPU minutes at most"
+        f"one block of every profile: {whole_s / 60:.1f} GPU minutes; {budget}: "
+        f"up to {count(least, 'block')} a profile, {least * whole_s / 60:.1f} GPU minutes at most"
     )
     return lines
 
 
 def _sight_lines(prepared: Prepared, blocks: Mapping[str, int], assumed_scatter: float | None) -> list[str]:
     found = sights(prepared.ask, blocks, assumed_scatter)
+    if not found:
+        return ["no metric is judged over blocks: these are for what is counted and compared"]
+    unknown = [sight for sight in found if sight.scatter is None]
+    whose = "all" if len(unknown) == len(found) else f"{len(unknown)} of"
+    told = (
+        f"smallest change that these blocks find: unknown for {whose} {count(len(found), 'verdict')}, no calibration "
+        "(tokgate calibrate run, or --assume-scatter-percent)"
+    )
+    if len(unknown) == len(found):
+        return [told]
     lines = ["smallest change that these blocks find 95 times of 100 (a change of the limit is sought):"]
     for sight in found:
         limit = prepared.ask.limit(sight.metric).limit_percent
         head = (
-            f"  {sight.workload}[{sight.profile}] {sight.metric}, limit {limit:g} %, {sight.blocks} blocks:"
+            f"  {sight.workload}[{sight.profile}] {sight.metric}, limit {limit:g} %, "
+            f"{count(sight.blocks, 'block')}:"
         )
         if sight.scatter is None:
-            lines.append(f"{head} unknown: {sight.why} (tokgate calibrate)")
+            lines.append(f"{head} unknown")
         elif sight.detectable is None:
             lines.append(f"{head} nothing: a REGRESSION needs three blocks")
         else:
             lines.append(
                 f"{head} {100 * sight.detectable:.2g} % (scatter {100 * sight.scatter:.2g} %, {sight.why})"
             )
-    return lines
+    return [*lines, told] if unknown else lines
 
 
 def _order_lines(prepared: Prepared) -> list[str]:

@@ -21,6 +21,7 @@ from tokgate.bump.stack import Stack, read_stack
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate.claim import claim
 from tokgate.gate.results import write_text
+from tokgate.gate.words import count
 from tokgate.report.bump_html import page
 from tokgate.report.bump_junit import junit
 from tokgate.report.bump_markdown import comment
@@ -149,7 +150,8 @@ def header(ask: BumpAsk, host_class: str, folder: Path) -> list[str]:
     return [
         f"old: {ask.old.name} ({ask.old.kind}, SGLang {ask.old.version}); new: {ask.new.name} "
         f"({ask.new.kind}, SGLang {ask.new.version}); host class {host_class}",
-        f"profiles {names}; workloads {work}; {ask.runs_per_arm} runs a launch, {up} up at once, seed {ask.seed}",
+        f"profiles {names}; workloads {work}; {count(ask.runs_per_arm, 'run')} a launch, {up} up at once, "
+        f"seed {ask.seed}",
         f"alpha {ask.alpha:.2g} a verdict, at most {ask.blocks_max} blocks a profile; results: {folder}; "
         f"tokgate {__version__}",
     ]

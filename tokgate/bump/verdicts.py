@@ -11,8 +11,8 @@ from tokgate.analysis.blocks import Block, pair
 from tokgate.analysis.decision import Decision
 from tokgate.analysis.sequential import judge
 from tokgate.bump.campaign import Group, Standing, arm_of
-from tokgate.bump.observed import accept, answers, graphs, measured_of, with_line
-from tokgate.bump.question import ACCEPT_LENGTH, BumpAsk
+from tokgate.bump.observed import accept, answers, graphs, measured_of, unmeasured, with_line
+from tokgate.bump.question import ACCEPT_LENGTH
 from tokgate.config.profiles import Profile
 from tokgate.gate.blocks.deciding import Question
 from tokgate.gate.start import STARTUP
@@ -37,13 +37,13 @@ def verdicts(campaign: Standing, parity: Sequence[str] = ()) -> list[Verdict]:
         group = groups[profile.name]
         deciding = group.deciding[profile.name]
         for question, decision in deciding.decisions().items():
-            found.append(_over_blocks(campaign.ask, group, profile, question, decision))
+            found.append(_over_blocks(campaign, group, profile, question, decision))
         startup = campaign.ask.startup_question(profile.name)
         if startup is not None:
-            found.append(_startup(campaign.ask, group, profile, startup))
+            found.append(_startup(campaign, group, profile, startup))
         if profile.speculation is not None and ACCEPT_LENGTH in campaign.ask.metrics:
-            found += [accept(campaign.ask, group, profile, w.name) for w in campaign.ask.workloads]
-        found += graphs(campaign.ask, group, profile)
+            found += [accept(campaign, group, profile, w.name) for w in campaign.ask.workloads]
+        found += graphs(campaign, group, profile)
         found += answers(group, profile, parity)
     return found
 
@@ -58,10 +58,10 @@ def blocks_of(group: Group, profile: str, question: Question) -> list[Block]:
 
 
 def _over_blocks(
-    ask: BumpAsk, group: Group, profile: Profile, question: Question, decision: Decision | None
+    campaign: Standing, group: Group, profile: Profile, question: Question, decision: Decision | None
 ) -> Verdict:
     subject = f"{question.workload}[{profile.name}]"
-    limit = ask.limit(question.metric)
+    limit = campaign.ask.limit(question.metric)
     told: dict[str, Any] = {
         "workload": question.workload,
         "profile": profile.name,
@@ -72,8 +72,7 @@ def _over_blocks(
         "better": limit.better,
     }
     if decision is None:
-        measured = bool(group.runner.blocks)
-        why = "absent from every run" if measured else "no block was measured within the budget"
+        why = "absent from every run" if group.runner.blocks else unmeasured(campaign)
         return Verdict(Kind.INCONCLUSIVE, subject, f"{question.metric}: {why}", evidence=told)
     blocks = blocks_of(group, profile.name, question)[: decision.n]
     old, new = (fmean(getattr(b, side).value for b in blocks) for side in ("reference", "candidate"))
@@ -165,14 +164,14 @@ def control(blocks: Sequence[Block]) -> dict[str, Any]:
     return {"mean": mean, "low": min(values), "high": max(values), "spread_percent": spread}
 
 
-def _startup(ask: BumpAsk, group: Group, profile: Profile, question: Question) -> Verdict:
+def _startup(campaign: Standing, group: Group, profile: Profile, question: Question) -> Verdict:
     blocks = blocks_of(group, profile.name, question)
     decision = None
     for n in range(1, len(blocks) + 1):
         decision = judge([b.difference for b in blocks[:n]], question.plan, question.history)
         if decision.kind != "INCONCLUSIVE":
             break
-    verdict = _over_blocks(ask, group, profile, question, decision)
+    verdict = _over_blocks(campaign, group, profile, question, decision)
     if not group.runner.plan.together:
         return verdict
     # Servers that start at the same time share the host's cores: both versions alike, but slower than alone.

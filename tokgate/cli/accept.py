@@ -14,6 +14,7 @@ from tokgate.analysis.voids import SOFT_CAUSES
 from tokgate.errors import UsageFault
 from tokgate.gate.results import find_run, read_run, read_verdicts
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
+from tokgate.gate.words import count
 from tokgate.host.fitness import dirty
 from tokgate.load.sample import Sample, read_samples
 from tokgate.verdict import Kind, Verdict
@@ -97,7 +98,7 @@ def accept(
         counts = Counter(name.partition("[")[0] for name in not_run)
         said = ", ".join(f"{name} ({number})" for name, number in counts.items())
         print(f"not the whole gate: {len(not_run)} tests were left out by selection and never ran: {said}")
-    print(f"{len(written)} baselines; review with: git diff {stored}")
+    print(f"{count(len(written), 'baseline')}; review with: git diff {stored}")
 
 
 def _chosen(

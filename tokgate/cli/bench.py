@@ -17,7 +17,7 @@ from tokgate.errors import LoadFault, UsageFault
 from tokgate.load.discovery import discover, fits
 from tokgate.load.prompts import PromptSet, build
 from tokgate.load.routes import Protocol, resolve
-from tokgate.load.sample import write_json
+from tokgate.load.sample import check_writable, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,6 +115,8 @@ def bench(
         if plan.arrival is None and plan.requests < plan.concurrency:
             raise UsageFault(f"--requests {plan.requests} is fewer than --concurrency {plan.concurrency}")
     fits(plan, found)
+    if json_file is not None:
+        check_writable(json_file)
     protocol = replace(protocol, model=found.model)
     deadlines = Deadlines(first_token_s=first_token_s, gap_s=gap_s, request_s=request_s)
     slo = Slo(slo_ttft_s, slo_tpot_ms) if slo_ttft_s is not None or slo_tpot_ms is not None else None
@@ -129,9 +131,9 @@ def bench(
         warmup=plan.concurrency if warmup is None else warmup,
         quiet=quiet,
     )
+    _show(url, found.server, plan, measured)
     if json_file is not None:
         write_json(json_file, _document(url, found.server, plan, measured))
-    _show(url, found.server, plan, measured)
     good = sum(r.outcome in ("ok", "short") for r in measured.requests)
     if not good:
         raise LoadFault("no request was answered", [v.message for v in measured.void])

@@ -24,7 +24,7 @@ def bisect(
     good: Annotated[str | None, typer.Option(help="a version or commit that is well")] = None,
     bad: Annotated[str | None, typer.Option(help="a later one that is not")] = None,
     metric: Annotated[
-        str, typer.Option(help="a gated metric, or failure: a hang or a crash")
+        str, typer.Option(help="a gated metric of workloads, or failure: a hang or a crash")
     ] = "output_tok_s",
     profile: Annotated[str, typer.Option(help="which is judged")] = "baseline",
     workload: Annotated[str, typer.Option(help="which is run")] = "chat-bs1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, replace
+from decimal import Decimal
 from typing import Annotated
 
 import typer
@@ -17,11 +18,15 @@ from tokgate.analysis.step_model import (
     TreeNeed,
     best_steps,
     constant_acceptance,
+    implied_accept_length,
     modelled_curve,
     tree_need,
 )
 from tokgate.errors import UsageFault
 from tokgate.report.explain_breakeven import break_even_lines, curve_lines, tree_lines
+
+# Tokens that the requested length cuts off the last pass count in its histogram and not in its accept length.
+CUT_OFF_SHARE = 0.05
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -51,7 +56,10 @@ def breakeven(
     topk: Annotated[int, typer.Option(help="of the server whose figures these are; 1 is a chain")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
 ) -> None:
-    """Print the break-even accept length, the predicted rate, the verdict and the nearer lever."""
+    """Print the break-even accept length, the predicted rate, the verdict and the nearer lever.
+
+    A calculator: the exit code is 0 whether speculation pays or not, and 2 for figures that cannot be.
+    """
     times = {
         "--draft-ms": draft_ms,
         "--extend-ms": extend_ms,
@@ -132,10 +140,37 @@ class _Modelled:
 
 
 def _chances(given: str | None, accept_length: float, steps: int) -> list[float]:
-    """Acceptance by position; one chance for all positions, where none is given."""
+    """Acceptance by position; one chance for all positions, where none is given.
+
+    Raises:
+        UsageFault: no chances, or chances that mean another accept length.
+    """
     if given is None:
         return [constant_acceptance(accept_length, steps)]
+    parts = given.split(",")
     try:
-        return [float(part) for part in given.split(",")]
+        chances = [float(part) for part in parts]
     except ValueError:
         raise UsageFault(f"--acceptance takes chances like 0.8,0.6,0.5; got '{given}'") from None
+    implied = implied_accept_length(chances, steps)
+    rounding = [_rounding(part) for part in parts]
+    least, most = (
+        implied_accept_length(
+            [min(1.0, max(0.0, chance + sign * by)) for chance, by in zip(chances, rounding, strict=True)],
+            steps,
+        )
+        for sign in (-1, 1)
+    )
+    if not least <= accept_length * (1 + CUT_OFF_SHARE) or not accept_length * (1 - CUT_OFF_SHARE) <= most:
+        raise UsageFault(
+            f"--acceptance {given} means an accept length of {implied:.2f} at {steps} draft steps; "
+            f"--accept-length says {accept_length:g}",
+            ["chances are of the passes that reached a position; without --acceptance one is taken for all"],
+        )
+    return chances
+
+
+def _rounding(chance: str) -> float:
+    """By how much a chance may be off as it is written: half of its last digit, and of 1 or 0 half a tenth."""
+    exponent = Decimal(chance.strip()).as_tuple().exponent
+    return 0.5 * 10.0 ** min(int(exponent), -1)

@@ -13,6 +13,7 @@ import typer
 
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate.blocks.plan import RUNS_PER_ARM
+from tokgate.gate.words import count
 
 if TYPE_CHECKING:
     from tokgate.analysis.calibration import Calibration
@@ -97,7 +98,8 @@ def run(
     short = [item for item in done if item.blocks < item.asked]
     for item in done:
         print(
-            f"{item.profile}: {item.blocks} of {item.asked} blocks, {len(item.files)} calibrations; {item.folder}"
+            f"{item.profile}: {item.blocks} of {count(item.asked, 'block')}, "
+            f"{count(len(item.files), 'calibration')}; {item.folder}"
         )
         for path in item.files:
             describe_shortly(path)
@@ -136,7 +138,7 @@ def pool(
     """Add stored launches of one build to a calibration, paired in the order measured."""
     from tokgate.analysis.calibration import AABlock, Calibration, Session
     from tokgate.analysis.calibration_file import read_calibration, write_calibration
-    from tokgate.cli.judge import read
+    from tokgate.cli.measurements import read
 
     # Before anything is written: a faulty gate.yaml leaves the calibration as it is.
     wanted = loss(metric, config_folder)
@@ -145,8 +147,7 @@ def pool(
         raise SampleFault(
             f"{samples}: a calibration needs Samples, which say host class, profile and workload"
         )
-    count = len(series.launches) // 2
-    if not count:
+    if len(series.launches) < 2:
         raise SampleFault(f"{samples}: {len(series.launches)} launch; an A/A block is two of the same build")
     who = series.identity
     found = Calibration(
@@ -230,7 +231,7 @@ def describe(calibration: Calibration, wanted: Loss, verdicts: int = 40) -> None
     blocks = sum(len(item.blocks) for item in calibration.sessions)
     print(
         f"{calibration.metric} {calibration.workload}[{calibration.profile}] on {calibration.host_class}: "
-        f"{blocks} A/A blocks in {len(calibration.sessions)} sessions"
+        f"{count(blocks, 'A/A block')} in {count(len(calibration.sessions), 'session')}"
     )
     for remark in calibration.remarks(datetime.datetime.now(datetime.UTC)):
         print(f"note: {remark}")

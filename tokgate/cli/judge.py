@@ -18,22 +18,26 @@ from tokgate.analysis.exact import judge_counts
 from tokgate.analysis.interval import ratio_interval
 from tokgate.analysis.multiplicity import alpha_per_verdict
 from tokgate.analysis.sequential import History, Plan, judge
+from tokgate.cli.measurements import are_the_same, read
 from tokgate.cli.resuming import percent
 from tokgate.errors import SampleFault, UsageFault
-from tokgate.load.sample import Sample, read_samples
+from tokgate.gate.words import count
 from tokgate.verdict import Kind, Verdict, exit_code
 
 if TYPE_CHECKING:
     from tokgate.analysis.interval import Ratio
 
 app = typer.Typer(add_completion=False)
+USUAL = "output_tok_s"
 
 
 @app.command()
 def command(
     reference: Annotated[Path, typer.Argument(help="A: Samples (file or folder) or a list of launches")],
     candidate: Annotated[Path, typer.Argument(help="B: the same, of the build in question")],
-    metric: Annotated[str, typer.Option(help="which metric of the Samples")] = "output_tok_s",
+    metric: Annotated[
+        str | None, typer.Option(help="which metric of the Samples; output_tok_s when not given")
+    ] = None,
     better: Annotated[str | None, typer.Option(help="higher or lower; known for the usual metrics")] = None,
     limit_percent: Annotated[float, typer.Option(help="the loss that fails, percent")] = 3.0,
     alpha: Annotated[float, typer.Option(help="chance of any false alarm in the whole run")] = 0.01,
@@ -51,17 +55,24 @@ def command(
     """
     if better not in (None, "higher", "lower"):
         raise UsageFault(f"--better is higher or lower, not '{better}'")
-    if reference.exists() and candidate.exists() and reference.samefile(candidate):
+    if are_the_same(reference, candidate):
         raise UsageFault(
-            f"A and B are the same: {reference}; a build is judged against another's measurements"
+            f"A and B are the same: {reference} and {candidate}; "
+            "a build is judged against another's measurements"
         )
-    a, b = (read(path, metric, better) for path in (reference, candidate))
+    name = metric or USUAL
+    a, b = (read(path, name, better) for path in (reference, candidate))
+    for path, series in ((reference, a), (candidate, b)):
+        if metric is not None and series.identity is None:
+            raise UsageFault(
+                f"--metric {metric}: {path} holds launches of one metric, which has no name there"
+            )
     verdict = verdict_of(
         a,
         b,
-        metric,
+        name,
         plan_of(limit_percent, a.better, alpha, beta, verdicts, blocks_max),
-        read_history(calibration, a, metric),
+        read_history(calibration, a, name),
     )
     if as_json:
         print(json.dumps({"verdict": str(verdict.kind), "line": verdict.line, **verdict.evidence}, indent=2))
@@ -88,48 +99,6 @@ def plan_of(
         return Plan(limit_percent / 100, better, alpha_per_verdict(alpha, verdicts), beta, blocks_max)
     except ValueError as error:
         raise UsageFault(str(error)) from error
-
-
-def read(path: Path, metric: str, better: Literal["higher", "lower"] | str | None) -> stored.Series:
-    """A stored series of either form.
-
-    Raises:
-        SampleFault: unreadable, or nothing that can be judged; names the file.
-    """
-    direction: Any = better
-    data = None if path.is_dir() else _load(path)
-    try:
-        if isinstance(data, dict) and "launches" in data:
-            found = stored.from_plain(data)
-            if direction is not None and direction != found.better:
-                raise SampleFault(f"says better: {found.better}, the option says {direction}")
-            return found
-        if data is not None and not isinstance(data, dict | list):
-            raise SampleFault("neither Samples nor launches")
-        samples = read_samples(path) if data is None else _samples(data)
-        return stored.from_samples(samples, metric, direction)
-    except SampleFault as fault:
-        where = str(path)
-        headline = fault.headline if fault.headline.startswith(where) else f"{where}: {fault.headline}"
-        raise SampleFault(headline, fault.details) from fault
-
-
-def _samples(data: list[Any] | dict[str, Any]) -> list[Sample]:
-    """Samples of a file that is parsed already: one, or a list of them."""
-    entries = data if isinstance(data, list) else [data]
-    for i, entry in enumerate(entries):
-        if not isinstance(entry, dict):
-            raise SampleFault(f"entry {i + 1} is not a sample")
-    return [Sample.from_json(entry) for entry in entries]
-
-
-def _load(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SampleFault(f"{path}: cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise SampleFault(f"{path}: not JSON: {error}") from error
 
 
 def read_history(path: Path | None, series: stored.Series, metric: str) -> History | None:
@@ -176,7 +145,7 @@ def verdict_of(
         means = f"{servers.numerator_mean:.4g} vs {servers.denominator_mean:.4g}"
         body.append(f"of the servers measured, all runs: {means}, {servers.text()}")
     if unused:
-        body.append(f"not used: {unused} launches without a counterpart")
+        body.append(f"not used: {count(unused, 'launch', 'launches')} without a counterpart")
     if a.void or b.void:
         body.append(f"void runs left out: {a.void} of A, {b.void} of B")
     body += _trimmed(blocks)
@@ -199,10 +168,10 @@ def decide(
             a.counts, b.counts, limit=plan.limit, alpha=plan.alpha, beta=plan.beta
         )
         return found, [], 0
-    count = min(len(a.launches), len(b.launches))
-    blocks = pair(a.launches[:count], b.launches[:count], a.better)
+    shared = min(len(a.launches), len(b.launches))
+    blocks = pair(a.launches[:shared], b.launches[:shared], a.better)
     decision = judge([item.difference for item in blocks], plan, history)
-    return decision, blocks, len(a.launches) + len(b.launches) - 2 * count
+    return decision, blocks, len(a.launches) + len(b.launches) - 2 * shared
 
 
 def _headline(decision: Decision, a: stored.Series, b: stored.Series, blocks: list[Block], plan: Plan) -> str:
@@ -213,9 +182,9 @@ def _headline(decision: Decision, a: stored.Series, b: stored.Series, blocks: li
         mean_a, mean_b = (sum(item.runs) / len(item.runs) for item in (a, b))
     unit = f" {a.unit}" if a.unit else ""
     sign = "-" if plan.better == "higher" else "+"
-    count = f"{len(blocks)} block{'s' if len(blocks) != 1 else ''}" if blocks else decision.method
+    how = count(len(blocks), "block") if blocks else decision.method
     return (
-        f"{mean_b:.4g} vs {mean_a:.4g}{unit}, {decision.change_text()}, {count}, "
+        f"{mean_b:.4g} vs {mean_a:.4g}{unit}, {decision.change_text()}, {how}, "
         f"limit {sign}{100 * plan.limit:.1f} %"
     )
 

@@ -22,7 +22,9 @@ from tokgate.analysis.parity_case import Case, CaseRequest, load_case, save_case
 from tokgate.errors import LoadFault, NotAnswering, UsageFault
 from tokgate.gate.greedy import GreedyClient
 from tokgate.gate.parity import SHAPES, SMALL_VOCABULARY, ask
+from tokgate.gate.words import count
 from tokgate.load.routes import resolve
+from tokgate.load.sample import check_writable
 from tokgate.models.truth import Truth, load_truth, predicted_output
 
 app = typer.Typer(
@@ -95,9 +97,10 @@ def search(
     limits = Limits(prompt_tokens, new_tokens, requests, size, examples, budget_s, seed)
     # At a near-tie either way is right, so nothing is known beforehand.
     known = None if truth is None or truth.near_tie is not None else partial(_known, truth)
+    check_writable(out)
     with _answering():
         found = Search(reference, other, limits, known).run()
-    ended = f"{found.examples} cases asked, {found.ties} ties"
+    ended = f"{count(found.examples, 'case')} asked, {count(found.ties, 'tie')}"
     if found.undecided:
         ended += f", {found.undecided} undecided"
     if not found.in_time:
@@ -106,16 +109,16 @@ def search(
         sure = found.in_time and not found.undecided
         typer.echo(f"{'PASS' if sure else 'INCONCLUSIVE'} no case differs: {ended}")
         raise typer.Exit(0 if sure else 3)
-    case = with_known(found.case, known)
-    save_case(case, out)
-    typer.echo(f"DIVERGED {words(case)}: {ended}")
+    typer.echo(f"DIVERGED {words(found.case)}: {ended}")
     text = [each.line() for each in found.result.failed]
     text.append(f"made small from {words(found.first)}")
     if found.again is not None:
         text.append(f"asked again it differed {found.again} of {CONFIRMATIONS} times")
-    text += [f"file: {out}", f"next: tokgate parity replay {out} --url {url[0]} --url {url[1]}"]
     for each in text:
         typer.echo(f"  {each}")
+    save_case(with_known(found.case, known), out)
+    typer.echo(f"  file: {out}")
+    typer.echo(f"  next: tokgate parity replay {out} --url {url[0]} --url {url[1]}")
     raise typer.Exit(1)
 
 
@@ -127,14 +130,19 @@ def _clients(url: Sequence[str], timeout_s: float) -> tuple[GreedyClient, Greedy
     """Clients of the reference and of the other.
 
     Raises:
-        UsageFault: not two addresses of servers, or no time to wait.
+        UsageFault: not two addresses of servers, one address twice, or no time to wait.
     """
     if len(url) != 2:
         raise UsageFault(f"--url must be given twice (reference, then other), got {len(url)}")
     if not timeout_s > 0:
         raise UsageFault(f"--timeout-s must be above 0, got {timeout_s:g}")
-    first, second = (GreedyClient(resolve(address).url, timeout_s) for address in url)
-    return first, second
+    first, second = (resolve(address) for address in url)
+    if (first.address, first.prefix) == (second.address, second.prefix):
+        raise UsageFault(
+            f"both addresses are of one server, {first.url}: held against itself it never differs",
+            ["as a control start the same build twice"],
+        )
+    return GreedyClient(first.url, timeout_s), GreedyClient(second.url, timeout_s)
 
 
 @contextmanager

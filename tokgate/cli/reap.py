@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tokgate.gate.words import count
 from tokgate.host import gpu, lock, marker, proc
 from tokgate.load import scratch
 
@@ -41,7 +42,9 @@ def reap(
     for folder in folders:
         print(f"{folder}: of a measurement whose tokgate is dead")
     if dry_run:
-        print(f"{len(dead)} processes would be killed, {len(folders)} folders removed")
+        print(
+            f"{count(len(dead), 'process', 'processes')} would be killed, {count(len(folders), 'folder')} removed"
+        )
         return
     for mark in {item.mark for item in dead}:
         marker.kill(mark, [item.process for item in dead if item.mark == mark])
@@ -50,7 +53,8 @@ def reap(
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     gone = sum(not folder.exists() for folder in folders)
-    print(f"{len(dead) - len(left)} processes killed, {len(locks)} stale locks and {gone} folders removed")
+    killed = count(len(dead) - len(left), "process", "processes")
+    print(f"{killed} killed, {count(len(locks), 'stale lock')} and {count(gone, 'folder')} removed")
     if left:
         print(f"still running: {', '.join(f'pid {process.pid}' for process in left)} (another user's?)")
         raise typer.Exit(3)

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from typing import IO, Annotated
 
 import typer
 
 from tokgate.errors import Exited, PortTaken, UsageFault
-from tokgate.host import ports
+from tokgate.host import marker, ports
+from tokgate.server import reaper
 
 app = typer.Typer(add_completion=False)
 
@@ -79,8 +81,17 @@ def _run(command: list[str], quiet: bool) -> int:
             server.send_signal(signal.SIGTERM)
             killer.start()
 
+    # Should this process be killed, its reaper ends the server; `tokgate reap` finds it by the same mark.
+    mark = uuid.uuid4().hex
+    reaper.watch(mark)
     # In a group of its own, so that Ctrl-C reaches only this process, which then ends it in order.
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=0)
+    server = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+        env={**os.environ, **marker.variables(mark)},
+    )
     killer = threading.Timer(STOP_S, server.kill)
     killer.daemon = True
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -93,6 +104,7 @@ def _run(command: list[str], quiet: bool) -> int:
         if server.poll() is None:
             server.kill()
             server.wait()
+        reaper.forget(mark)
         for number, handler in before.items():
             signal.signal(number, handler)
     if stopped.is_set():

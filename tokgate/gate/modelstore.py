@@ -5,20 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from tokgate import environments
 from tokgate.models import maker
 from tokgate.models.truth import NAME, load_truth, predicted_output, predicted_verify_count
 
 
 def root() -> Path:
     """Folder of made pairs: ``$TOKGATE_HOME/models``, else ``~/.cache/tokgate/models``."""
-    home = os.environ.get("TOKGATE_HOME")
-    return (Path(home) if home else Path.home() / ".cache" / "tokgate") / "models"
+    return environments.home() / "models"
 
 
 def pair(preset: str, *, seed: int, accept_length: float | None) -> Path:

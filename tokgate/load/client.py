@@ -194,7 +194,7 @@ def measure(
 def _read_by(asked: ReadBy, workplace: Path) -> dict[str, str]:
     """For the worker: ``name`` of the reader, ``why`` not the compiled one, its ``library``, whether it ``must`` be."""
     if asked == "auto":
-        named = os.environ.get("TOKGATE_READER", "auto")
+        named = os.environ.get("TOKGATE_READER") or "auto"
         if named not in get_args(ReadBy):
             raise UsageFault(f"TOKGATE_READER={named}: expected {', '.join(get_args(ReadBy))}")
         asked = named  # type: ignore[assignment]

@@ -55,6 +55,11 @@ def discover(
     sglang = own is not None and "model_path" in own
     listed = _get(target, "/v1/models", headers, timeout_s)
     names = [item["id"] for item in _items(listed) if isinstance(item.get("id"), str)]
+    if not sglang and listed is None and target.prefix.endswith("/v1"):
+        raise LoadFault(
+            f"{target.url} answers neither /model_info nor /v1/models",
+            [f"tokgate adds /v1 itself: give {target.url.removesuffix('/v1')}"],
+        )
     if not sglang and listed is None and route is None:
         raise LoadFault(
             f"the server at {target.host}:{target.port} answers, but neither /model_info nor /v1/models",

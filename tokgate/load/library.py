@@ -11,6 +11,7 @@ import os
 import platform
 import secrets
 import shutil
+import signal
 import stat
 import subprocess
 from contextlib import suppress
@@ -20,7 +21,10 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("sweep.c")
 COMPILER = "cc"
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared")
-COMPILE_S = 60.0
+COMPILE_S = 20.0
+_hung: set[str] = set()
+"""Compilers that did not end, which this process does not wait for again."""
+
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -76,21 +80,36 @@ def _made_from(compiler: str) -> str:
 
 @cache
 def _version(compiler: str) -> bytes:
-    return _run([compiler, "--version"]).stdout
+    return _run([compiler, "--version"])
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMPILE_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"compiler '{COMPILER}' did not end within {COMPILE_S:g} s") from None
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+def _run(command: list[str]) -> bytes:
+    """What a compiler prints."""
+    hung = f"compiler '{COMPILER}' did not end within {COMPILE_S:g} s and was killed"
+    if command[0] in _hung:
+        raise Unavailable(hung)
+    # In a session of its own: what a compiler starts (or a wrapper of one) is killed with it.
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as running:
+        try:
+            out, err = running.communicate(timeout=COMPILE_S)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            _hung.add(command[0])
+            raise Unavailable(hung) from None
+    if running.returncode:
+        lines = err.decode("utf-8", "replace").strip().splitlines()
         why = next((line for line in lines if "error" in line), lines[-1] if lines else "it says nothing")
-        raise Unavailable(f"compiler '{COMPILER}' fails with exit code {done.returncode}: {why[:200]}")
-    return done
+        raise Unavailable(f"compiler '{COMPILER}' fails with exit code {running.returncode}: {why[:200]}")
+    return out
 
 
 def _compile(compiler: str, to: Path) -> bytes:

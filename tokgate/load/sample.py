@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tokgate.errors import ResultsUnwritable, SampleFault
+from tokgate.errors import ResultsUnwritable, SampleFault, UsageFault
 
 SCHEMA = 1
 
@@ -224,6 +224,24 @@ def write_json(path: Path, data: object) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        raise ResultsUnwritable(f"results cannot be written to {path}: {error.strerror}") from error
+
+
+def check_writable(path: Path) -> None:
+    """Find out before a measurement whether :func:`write_json` may write there; the folder is made.
+
+    Raises:
+        UsageFault: it is a folder.
+        ResultsUnwritable: the folder is missing and cannot be made, or is read-only.
+    """
+    if path.is_dir():
+        raise UsageFault(f"results cannot be written to {path}: it is a folder", ["name a file in it"])
+    trial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trial.touch(exist_ok=False)
+        trial.unlink()
+    except OSError as error:
         raise ResultsUnwritable(f"results cannot be written to {path}: {error.strerror}") from error
 
 

@@ -41,6 +41,7 @@ class Deciding:
         questions: to be answered from them.
         reference, candidate: names of the arms.
         final: whether a decision ends its question; by default any that is not INCONCLUSIVE.
+        least: blocks of every workload that are measured in any case, for what is observed without a question.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class Deciding:
         reference: str = "A",
         candidate: str = "B",
         final: Callable[[Decision], bool] = lambda decision: decision.kind != "INCONCLUSIVE",
+        least: int = 0,
     ) -> None:
         self.runner = runner
+        self._least = least
         self._final = final
         self.questions = tuple(questions)
         self._arms = reference, candidate
@@ -85,10 +88,12 @@ class Deciding:
         """Workloads with a question that is still open -> the fewest further blocks that may answer one.
 
         ``None`` where that cannot be told. A question on ``startup`` is answered by any block, and keeps
-        the first workload open when nothing else is.
+        the first workload open when nothing else is. Every workload while blocks are due in any case.
         """
-        needed: dict[str, int | None] = {}
         planned = [workload.name for workload in self.runner.plan.workloads]
+        needed: dict[str, int | None] = {}
+        if self._done < self._least:
+            needed = dict.fromkeys(planned, self._least - self._done)
         for question, decision in self.decisions().items():
             done = 0 if decision is None else decision.n
             # A metric that no block has will not come with more of them.
