@@ -79,7 +79,11 @@ def main() -> int:
         options.json.write_text(json.dumps(facts, indent=1), encoding="utf-8")
     if options.write:
         today = datetime.date.today().isoformat()
-        document(rows, f"tokgate {__version__}; {host}; load {before:.1f} before, {load:.1f} after (its own included)", today)
+        document(
+            rows,
+            f"tokgate {__version__}; {host}; load {before:.1f} before, {load:.1f} after (its own included)",
+            today,
+        )
     missed = sum(row.missed for row in rows)
     if missed:
         print(f"{missed} row{'s' if missed > 1 else ''} missed")
