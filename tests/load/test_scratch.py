@@ -87,7 +87,7 @@ def test_reap_removes_the_folder_of_a_killed_measurement_and_no_other(
         assert f"{left}: of a measurement whose tokgate is dead" in capsys.readouterr().out
         assert left.is_dir()
         reap.reap(dry_run=False)
-        assert "1 folders removed" in capsys.readouterr().out
+        assert "1 folder removed" in capsys.readouterr().out
         assert not left.exists() and kept.is_dir() and (own_folder / "tokgate-load-of-somebody").is_dir()
         alive.communicate("")
     assert not kept.exists()
