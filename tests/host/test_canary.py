@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -164,3 +165,21 @@ def test_the_work_is_done_where_it_should_be_and_nothing_is_left_behind() -> Non
     assert os.sched_getaffinity(0) == home and os.sched_getscheduler(0) == os.SCHED_OTHER
     own = proc.read(os.getpid())
     assert own is not None and cpu_of(own.pid) in home
+
+
+@pytest.mark.parametrize("answer", ["", '{"scheduler_cpu_slo'], ids=["none", "half"])
+def test_a_canary_that_was_killed_tells_nothing_and_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """What it would have told is absent then, which the gate names as not watched."""
+    dying = tmp_path / "python"
+    dying.write_text(f"#!/bin/sh\necho '{{}}'\nread -r command\nprintf '%s' '{answer}'\n")
+    dying.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(dying))
+    with Canary() as canary:
+        with canary.watch([os.getpid()], []) as found:
+            pass
+        assert found == {}
+        with canary.watch([os.getpid()], []) as again:
+            pass
+        assert again == {}

@@ -164,10 +164,11 @@ class Canary:
             return {}
         ready, _, _ = select.select([self._process.stdout], [], [], within_s)
         line = self._process.stdout.readline() if ready else ""
-        if not line:
+        try:
+            return {str(name): float(value) for name, value in json.loads(line).items()}
+        except ValueError:  # no answer, or half of one: it was killed
             self.close()
             return {}
-        return {str(name): float(value) for name, value in json.loads(line).items()}
 
     def close(self) -> None:
         """End the process."""
