@@ -8,4 +8,4 @@ source ci/environment.sh
 "$PYTHON" -m mypy --no-error-summary
 "$VENV/bin/lint-imports" --no-cache
 "$PYTHON" -m tokgate env make cpu
-TOKGATE_REQUIRE_CPU_ENGINE=1 bash ci/test.sh
+TOKGATE_REQUIRE_CPU_ENGINE=1 TOKGATE_REQUIRE_COMPILER=1 bash ci/test.sh

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.load.peers import ROOT, Scripted
+from tests.load.peers import ROOT, Scripted, compiler
 from tokgate.load.library import loaded, made
 
 
@@ -30,23 +29,24 @@ def scripted() -> Iterator[Callable[[Callable[[int], list[object]]], Scripted]]:
 
 
 @pytest.fixture(scope="session")
-def truth_binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cc() -> str:
+    """The C compiler."""
+    return compiler("the compiled reader and the truth server cannot be made")
+
+
+@pytest.fixture(scope="session")
+def truth_binary(cc: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled truth server."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler: the truth server cannot be built")
     path = tmp_path_factory.mktemp("truth") / "truth_server"
     source = ROOT / "benchmarks" / "client" / "truth_server.c"
-    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-o", path, source], check=True)
+    subprocess.run([cc, "-O2", "-Wall", "-Wextra", "-Werror", "-o", path, source], check=True)
     return path
 
 
 @pytest.fixture(scope="session")
-def compiled_sweep(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def compiled_sweep(cc: str, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The compiled sweep."""
     folder = tmp_path_factory.mktemp("sweep")
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler: the compiled reader cannot be made")
     return loaded(made(folder / "lib", folder))
 
 

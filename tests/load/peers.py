@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tokgate.config.workloads import Prompts, Workload
 from tokgate.load.client import Deadlines
@@ -121,3 +125,14 @@ def workload(requests: int = 1, concurrency: int = 1, output_tokens: int = 8, **
     """A small workload of 3-token prompts."""
     more.setdefault("prompts", Prompts(length_tokens=3))
     return Workload("test", concurrency, requests, output_tokens, **more)  # type: ignore[arg-type]
+
+
+def compiler(wanted_for: str) -> str:
+    """The C compiler; without one the test is skipped, and fails where ``TOKGATE_REQUIRE_COMPILER`` is set."""
+    found = shutil.which("cc")
+    if found is not None:
+        return found
+    said = f"no C compiler: {wanted_for}"
+    if os.environ.get("TOKGATE_REQUIRE_COMPILER"):
+        pytest.fail(said)
+    pytest.skip(said)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import signal
 import statistics
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.load.peers import HEAD, QUICK, chunk, event, stream, workload
+from tests.load.peers import HEAD, QUICK, chunk, compiler, event, stream, workload
 from tokgate.config.workloads import Arrival, Prompts
 from tokgate.errors import LoadFault, UsageFault
 from tokgate.load.client import Deadlines, Measurement, Stall, measure
@@ -27,8 +26,8 @@ from tokgate.load.prompts import build
 @pytest.fixture(params=["c", "python"])
 def reader(request, monkeypatch) -> str:
     """What holds whoever reads."""
-    if request.param == "c" and shutil.which("cc") is None:
-        pytest.skip("no C compiler: the compiled reader cannot be made")
+    if request.param == "c":
+        compiler("the compiled reader cannot be made")
     monkeypatch.setenv("TOKGATE_READER", request.param)
     return request.param
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from tokgate.load.compiled import CompiledReader
 from tokgate.load.library import Unavailable, loaded, made
 from tokgate.load.prompts import build
 
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+needs_compiler = pytest.mark.usefixtures("cc")
 
 
 @pytest.fixture(autouse=True)
