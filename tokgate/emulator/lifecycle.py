@@ -206,9 +206,12 @@ class Lifecycle:
     def _leave_survivor(self, listener: socket.socket) -> None:
         """A grandchild in a session of its own that keeps the port, or only the log file, open."""
         holds_port = self._settings.faults.has("survivor", "port")
-        pid = os.fork()
-        if pid:
-            os.waitpid(pid, 0)
+        settled_read, settled_write = os.pipe()
+        if os.fork():
+            os.close(settled_write)
+            # Not waitpid: `_reap` takes the child between the two. The pipe ends once the grandchild is as asked.
+            os.read(settled_read, 1)
+            os.close(settled_read)
             return
         os.setsid()
         if os.fork():
@@ -223,6 +226,8 @@ class Lifecycle:
                 os.dup2(null, standard)
         else:
             listener.close()
+        os.close(settled_read)
+        os.close(settled_write)
         time.sleep(SURVIVOR_S)
         os._exit(0)
 
