@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokgate import baselines, environments
+from tokgate.analysis.calibration_file import read_case
 from tokgate.config.engine import Engine, EngineKind, emulated_engine, resolve_engine
 from tokgate.config.gate import GateFile, load_gate
 from tokgate.config.profiles import Profile, Profiles, load_profiles
@@ -155,6 +156,7 @@ def read(request: Request) -> Setup:
 
     Raises:
         ConfigFault: a faulty file, a stored baseline of what is run among them.
+        SampleFault: a faulty calibration, where builds are to be judged by blocks.
         UsageFault: an unknown profile, workload, model or engine; faults on a real engine.
         ResultsUnwritable: results cannot be written where they should go.
         HostFault: no profile can be run on this host: each needs more GPUs, say.
@@ -166,7 +168,7 @@ def for_engine(request: Request, engine: Engine, because: str = "given") -> Setu
     """As :func:`read`, for an engine that was chosen already: one of two versions, say.
 
     Raises:
-        ConfigFault, UsageFault, ResultsUnwritable: as :func:`read`.
+        ConfigFault, SampleFault, UsageFault, ResultsUnwritable: as :func:`read`.
     """
     if request.faults and engine.kind != "emulated":
         raise UsageFault(f"--engine-fault plants faults in the emulated engine; this one is '{engine.name}'")
@@ -212,6 +214,8 @@ def for_engine(request: Request, engine: Engine, because: str = "given") -> Setu
         # A damaged file would else be found when its figures are judged, after all that was measured.
         for workload in (*workloads, baselines.STARTUP):
             baselines.read(request.baselines, host_classes[name], name, workload)
+            if request.reference_engine is not None:
+                read_case(request.baselines, host_classes[name], name, workload)
     return Setup(
         request=request,
         engine=engine,

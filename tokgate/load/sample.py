@@ -7,7 +7,6 @@ server's own counts, never counts of chunks. What a server did not report is ``N
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tokgate.errors import ResultsUnwritable, SampleFault, UsageFault
+from tokgate.host.stored_file import write_whole
 
 SCHEMA = 1
 
@@ -211,20 +211,7 @@ def write_json(path: Path, data: object) -> None:
     Raises:
         ResultsUnwritable: disk full, folder missing or read-only.
     """
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    # Not tempfile: its files are readable by their owner alone, and results are for others too.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise ResultsUnwritable(f"results cannot be written to {path}: {error.strerror}") from error
+    write_whole(path, json.dumps(data, separators=(",", ":"), allow_nan=False))
 
 
 def check_writable(path: Path) -> None:
