@@ -12,7 +12,7 @@ from tests.gate.runs import tokgate
 from tokgate import baselines
 from tokgate.config.gate import load_gate
 from tokgate.gate.judge import Judge
-from tokgate.gate.measurement import Started
+from tokgate.gate.started import Started
 from tokgate.gate.starts import Starts, verdict
 from tokgate.gate.watch import memory
 from tokgate.load.sample import Audit, Identity, Sample

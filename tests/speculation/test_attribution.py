@@ -11,7 +11,7 @@ from tests.gate.runs import ROOT
 from tokgate import baselines
 from tokgate.config.gate import load_gate
 from tokgate.gate.judge import Judge
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.load.sample import Sample
 from tokgate.verdict import Kind, Verdict
 
