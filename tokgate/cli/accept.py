@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tokgate import __version__, accepting
 from tokgate.analysis.voids import SOFT_CAUSES
 from tokgate.errors import UsageFault
-from tokgate.gate.results import find_run, read_run, read_verdicts
+from tokgate.gate.results import RunFacts, find_run, read_facts, read_verdicts
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
 from tokgate.gate.words import count
 from tokgate.host.fitness import dirty
@@ -53,52 +53,68 @@ def accept(
     void run in them.
     """
     folder = find_run(results, run)
-    facts = read_run(folder)
+    facts = read_facts(folder)
     verdicts = read_verdicts(folder)
-    spoiled = [v.line for v in verdicts if v.kind in _SPOILING]
-    if spoiled:
-        raise UsageFault(f"run {folder.name} cannot be accepted", spoiled)
-    if planted := facts.get("engine_faults"):
-        raise UsageFault(
-            f"run {folder.name} cannot be accepted: faults were planted in its engine",
-            [f"--engine-fault={fault}" for fault in planted],
-        )
-    warnings = facts.get("host_warnings") or ()
-    if others := dirty(warnings):
-        raise UsageFault(
-            f"run {folder.name} cannot be accepted: others used its host when it began",
-            [*others, "measure again when they are gone: tokgate doctor tells"],
-        )
+    _check_untroubled(facts, verdicts)
     samples = read_samples(folder / "samples")
-    samples = _chosen(samples, lambda s: s.identity.profile, profiles, "profile", folder.name)
-    samples = _chosen(samples, lambda s: s.identity.workload, workloads, "workload", folder.name)
-    if facts["status"] != "complete":
+    samples = _chosen(samples, lambda s: s.identity.profile, profiles, "profile", facts.run)
+    samples = _chosen(samples, lambda s: s.identity.workload, workloads, "workload", facts.run)
+    if facts.status != "complete":
         wanted = {sample.identity.profile for sample in samples} if profiles is not None else set()
-        _check_unfinished(folder.name, facts, verdicts, wanted)
-    _refuse_void(samples, folder.name)
+        _check_unfinished(facts, verdicts, wanted)
+    _refuse_void(samples, facts.run)
     startups = sorted(
         {m for s in samples if s.identity.workload in (STARTUP, STARTUP_TOGETHER) for m in s.metrics}
     )
     written = accepting.accept(
         stored,
         samples,
-        run=folder.name,
+        # Not the folder's name: a copy of a run under another is no session of its own.
+        run=facts.run,
         reason=reason,
-        metrics=[*facts["gated_metrics"], *startups],
+        metrics=[*facts.gated_metrics, *startups],
         new_epoch=new_epoch,
         tokgate_version=__version__,
     )
-    if facts["status"] != "complete":
-        print(f"note: the run was {facts['status']}; these profiles had been measured wholly before")
-    for warning in warnings:
+    if facts.status != "complete":
+        print(f"note: the run was {facts.status}; these profiles had been measured wholly before")
+    for warning in facts.host_warnings or ():
         print(f"note: the host was warned of: {warning}")
     for path in written:
         print(f"wrote {path}")
-    if not_run := facts.get("not_run", []):
-        counts = Counter(name.partition("[")[0] for name in not_run)
+    if facts.not_run:
+        counts = Counter(name.partition("[")[0] for name in facts.not_run)
         said = ", ".join(f"{name} ({number})" for name, number in counts.items())
-        print(f"not the whole gate: {len(not_run)} tests were left out by selection and never ran: {said}")
+        print(
+            f"not the whole gate: {len(facts.not_run)} tests were left out by selection and never ran: {said}"
+        )
     print(f"{count(len(written), 'baseline')}; review with: git diff {stored}")
+
+
+def _check_untroubled(facts: RunFacts, verdicts: Sequence[Verdict]) -> None:
+    """Raises:
+    UsageFault: the run failed, had faults planted or a host that others used, or does not tell.
+    """
+    refused = f"run {facts.run} cannot be accepted"
+    if spoiled := [v.line for v in verdicts if v.kind in _SPOILING]:
+        raise UsageFault(refused, spoiled)
+    if facts.status == "complete" and not verdicts:
+        raise UsageFault(f"{refused}: it holds no verdict, so nothing says that it did not fail")
+    if facts.engine_faults:
+        raise UsageFault(
+            f"{refused}: faults were planted in its engine",
+            [f"--engine-fault={fault}" for fault in facts.engine_faults],
+        )
+    # Faults are planted in emulated engines alone.
+    untold = [] if facts.host_warnings is not None else ["host_warnings"]
+    untold += ["engine_faults"] if facts.engine_faults is None and facts.engine_kind == "emulated" else []
+    if untold:
+        raise UsageFault(f"{refused}: its run.json does not tell {' and '.join(untold)}")
+    if others := dirty(facts.host_warnings or ()):
+        raise UsageFault(
+            f"{refused}: others used its host when it began",
+            [*others, "measure again when they are gone: tokgate doctor tells"],
+        )
 
 
 def _chosen(
@@ -151,9 +167,7 @@ def _refuse_void(samples: Sequence[Sample], run: str) -> None:
     )
 
 
-def _check_unfinished(
-    name: str, facts: Mapping[str, Any], verdicts: Sequence[Verdict], wanted: Collection[str]
-) -> None:
+def _check_unfinished(facts: RunFacts, verdicts: Sequence[Verdict], wanted: Collection[str]) -> None:
     """Of a run that was cut short, profiles that are named may be accepted if all their runs were made.
 
     A verdict on a workload is reached when all its runs are; so is one on the start.
@@ -161,11 +175,11 @@ def _check_unfinished(
     Raises:
         UsageFault: none is named, or one was not measured wholly.
     """
-    refused = f"run {name} cannot be accepted: it is '{facts['status']}', not complete"
+    refused = f"run {facts.run} cannot be accepted: it is '{facts.status}', not complete"
     cases = {(v.evidence.get("profile"), v.evidence.get("workload")) for v in verdicts}
     absent = {
-        profile: [workload for workload in facts["workloads"] if (profile, workload) not in cases]
-        for profile in facts["profiles"]
+        profile: [workload for workload in facts.workloads if (profile, workload) not in cases]
+        for profile in facts.profiles
     }
     whole = [profile for profile, lacks in absent.items() if not lacks]
     if not wanted:

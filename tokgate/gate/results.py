@@ -20,8 +20,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import ConfigDict, Field, ValidationError
+
+from tokgate.config.document import Section
+from tokgate.config.engine import EngineKind
 from tokgate.errors import ResultsUnwritable, SampleFault
 from tokgate.load.sample import Sample, write_json
 from tokgate.verdict import Kind, Verdict
@@ -173,6 +177,43 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise SampleFault(f"{folder / 'run.json'}: not an object")
     return data
+
+
+class RunFacts(Section):
+    """What ``run.json`` says that a decision rests on; what else it says is passed over.
+
+    Attributes:
+        run: its name, whatever its folder is called now.
+        status: how it ended.
+        host_warnings: ``None`` when it does not tell.
+        engine_faults: planted; ``None`` when it does not tell, as an older tokgate did not.
+        not_run: names of tests that were left out by selection.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    run: str = Field(min_length=1)
+    status: Literal["running", "complete", "interrupted", "failed"]
+    engine_kind: EngineKind
+    profiles: list[str]
+    workloads: list[str]
+    gated_metrics: list[str]
+    host_warnings: list[str] | None = None
+    engine_faults: list[str] | None = None
+    not_run: list[str] = []
+
+
+def read_facts(folder: Path) -> RunFacts:
+    """``run.json`` of a run, checked.
+
+    Raises:
+        SampleFault: unreadable, not JSON, or not what a run writes; names every key that is wrong.
+    """
+    try:
+        return RunFacts.model_validate(read_run(folder))
+    except ValidationError as error:
+        told = [f"{'.'.join(map(str, item['loc']))}: {item['msg'].lower()}" for item in error.errors()]
+        raise SampleFault(f"{folder / 'run.json'}: not what a run writes", told) from error
 
 
 def read_verdicts(folder: Path) -> list[Verdict]:
