@@ -77,7 +77,7 @@ def test_a_run_without_a_verdict_is_refused(
     path = results / RUN.name / "verdicts.jsonl"
     path.unlink() if content is None else path.write_text(content)
     assert accept(results) == 2
-    assert "it holds no verdict" in capsys.readouterr().err
+    assert "it holds 0 of its 1 verdict" in capsys.readouterr().err
 
 
 def test_a_copy_of_a_run_is_no_session_of_its_own(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,6 +186,23 @@ def test_shares_of_one_gate_share_its_error_rate(tmp_path: Path, monkeypatch: py
     assert seen == [20, 40]
 
 
+@pytest.mark.parametrize(("reached", "code"), [(1, 0), (2, 3), (None, 3)])
+def test_a_run_whose_verdicts_were_lost_is_not_green(
+    tmp_path: Path, reached: int | None, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a full disk lost may have been undecided, and worse than its limit."""
+    run = Results(tmp_path, {})
+    run.add_verdict(Verdict(Kind.PASS, "chat-bs1[baseline]", ""))
+    run.close("complete", **({} if reached is None else {"verdicts": reached}))
+    assert _exit_code([Ended(0, run.folder)], strict=False) == code
+    assert ("of 2 verdicts reached" in capsys.readouterr().err) == (reached == 2)
+    # Beside a share that is whole and green it is not green either.
+    whole = Results(tmp_path, {})
+    whole.add_verdict(Verdict(Kind.PASS, "chat-bs1[baseline]", ""))
+    whole.close("complete", verdicts=1)
+    assert _exit_code([Ended(0, whole.folder), Ended(0, run.folder)], strict=False) == code
+
+
 @pytest.mark.parametrize(
     ("kind", "signalled", "told", "code"),
     [

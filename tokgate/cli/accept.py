@@ -98,8 +98,11 @@ def _check_untroubled(facts: RunFacts, verdicts: Sequence[Verdict]) -> None:
     refused = f"run {facts.run} cannot be accepted"
     if spoiled := [v.line for v in verdicts if v.kind in _SPOILING]:
         raise UsageFault(refused, spoiled)
-    if facts.status == "complete" and not verdicts:
-        raise UsageFault(f"{refused}: it holds no verdict, so nothing says that it did not fail")
+    if facts.status == "complete" and len(verdicts) < (facts.verdicts or 1):
+        raise UsageFault(
+            f"{refused}: it holds {len(verdicts)} of its {count(facts.verdicts or 1, 'verdict')}, so nothing says "
+            "that it did not fail"
+        )
     if facts.engine_faults:
         raise UsageFault(
             f"{refused}: faults were planted in its engine",

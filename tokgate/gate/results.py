@@ -188,6 +188,7 @@ class RunFacts(Section):
         host_warnings: ``None`` when it does not tell.
         engine_faults: planted; ``None`` when it does not tell, as an older tokgate did not.
         not_run: names of tests that were left out by selection.
+        verdicts: how many were reached; ``None`` when it does not tell, as while it runs.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
@@ -201,6 +202,7 @@ class RunFacts(Section):
     host_warnings: list[str] | None = None
     engine_faults: list[str] | None = None
     not_run: list[str] = []
+    verdicts: int | None = None
 
 
 def read_facts(folder: Path) -> RunFacts:

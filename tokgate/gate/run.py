@@ -113,7 +113,7 @@ class Run:
 
     def _end(self) -> None:
         cut = {} if self.interruption is None else {"interrupted": self.interruption.facts()}
-        self._write(partial(self.results.close, self._status, **cut))
+        self._write(partial(self.results.close, self._status, verdicts=len(self.verdicts), **cut))
 
     def _accept_command(self) -> str:
         """What records this run; options that have their default value are left out."""
