@@ -14,7 +14,7 @@ import yaml
 from tokgate.baselines import SCHEMA, differences, digest, identity_of, load, path_of
 from tokgate.errors import UsageFault
 from tokgate.host.stored_file import held, write_whole
-from tokgate.load.sample import Identity, Sample
+from tokgate.load.sample import Identity, Sample, twice
 
 HEADER = "# Written by `tokgate accept`, reviewed by people. A session is one recorded run.\n"
 
@@ -45,7 +45,7 @@ def accept(
         The files written.
 
     Raises:
-        UsageFault: a void or failed run among the Samples, an empty reason, this run already recorded, runs of
+        UsageFault: a void, failed or copied run among the Samples, an empty reason, this run already recorded, runs of
             several builds, no gated metric in a case, or a value that cannot have been measured.
         ResultsUnwritable: a file cannot be written.
     """
@@ -54,6 +54,8 @@ def accept(
     spoiled = [f"{_name(s)} run {s.identity.run}: {why}" for s in samples for why in _spoils(s)]
     if spoiled:
         raise UsageFault(f"run {run} cannot be accepted: {len(spoiled)} void or failed runs", spoiled[:20])
+    if copies := twice(samples):
+        raise UsageFault(f"run {run} cannot be accepted: it holds a run more than once", copies[:20])
     prepared: dict[Path, str] = {}
     # Two that accept at once would each add to what it read, and the later one undo the earlier.
     with held(root):

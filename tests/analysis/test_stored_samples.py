@@ -51,6 +51,16 @@ def test_an_odd_value_is_a_fault_of_the_file(
         assert str(path) in capsys.readouterr().err
 
 
+def test_copies_of_a_run_are_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three copies of a file are what one is."""
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.sample.json").write_bytes(RECORDED.read_bytes())
+    others = RECORDED.parent
+    assert run(["judge", str(tmp_path), str(others)]) == 2
+    assert "holds a run more than once: run 0 of launch" in capsys.readouterr().err
+    assert run(["judge", str(RECORDED), str(others)]) in (0, 1, 3)
+
+
 def test_the_control_is_read_back_equal() -> None:
     (sample,) = read_samples(RECORDED)
     assert Sample.from_json(json.loads(json.dumps(sample.to_json()))) == sample

@@ -7,6 +7,7 @@ import math
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from tokgate import accepting, baselines
 from tokgate.cli import run
 from tokgate.errors import UsageFault
-from tokgate.load.sample import Sample
+from tokgate.load.sample import Sample, Void, twice
 
 ROOT = Path(__file__).parents[2]
 RUN = next((ROOT / "tests/assets/h200").glob("*-*-*"))
@@ -135,6 +136,17 @@ def test_a_value_that_is_no_measurement_becomes_no_baseline(
     with pytest.raises(UsageFault, match=r"output_tok_s is .* not a measurement"):
         record(tmp_path, [make_sample({"output_tok_s": 82.0}), make_sample({"output_tok_s": value}, run=1)])
     assert not list(tmp_path.rglob("*.yaml"))
+
+
+def test_a_copied_run_is_refused_and_one_beside_its_void_twin_is_not(
+    tmp_path: Path, make_sample: Make
+) -> None:
+    one = make_sample({"output_tok_s": 82.0})
+    with pytest.raises(UsageFault, match="holds a run more than once") as caught:
+        record(tmp_path, [one, make_sample({"output_tok_s": 82.0}, run=1), one])
+    assert caught.value.details == ("run 0 of launch l1 (chat-bs1[baseline])",)
+    void = replace(one, void=(Void("steal", 0.2, 0.02, "share", "steal"),))
+    assert twice([one, void]) == []
 
 
 @pytest.mark.parametrize("key", ["sglang_version", "profile_digest", "host_class"])

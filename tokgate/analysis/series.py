@@ -9,7 +9,7 @@ from typing import Any
 from tokgate.analysis.exact import Counts, counts
 from tokgate.analysis.values import Better, measured
 from tokgate.errors import SampleFault
-from tokgate.load.sample import Identity, Sample
+from tokgate.load.sample import Identity, Sample, twice
 
 BETTER: Mapping[str, Better] = {
     "output_tok_s": "higher",
@@ -99,7 +99,8 @@ def from_samples(samples: Sequence[Sample], metric: str, better: Better | None =
         better: needed only for metrics that are not in :data:`BETTER`.
 
     Raises:
-        SampleFault: several profiles, workloads or builds, no such metric, no direction, no run that counts.
+        SampleFault: several profiles, workloads or builds, a run that is there twice, no such metric, no
+            direction, no run that counts.
     """
     good = [sample for sample in samples if not sample.void]
     void = len(samples) - len(good)
@@ -109,6 +110,8 @@ def from_samples(samples: Sequence[Sample], metric: str, better: Better | None =
         found = sorted({str(getattr(sample.identity, key)) for sample in good})
         if len(found) > 1:
             raise SampleFault(f"holds more than one {key}: {', '.join(found)}")
+    if copies := twice(good):
+        raise SampleFault(f"holds a run more than once: {copies[0]}", copies[1:20])
     direction = better or BETTER.get(metric)
     if direction is None:
         raise SampleFault(

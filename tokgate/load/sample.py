@@ -11,7 +11,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -253,6 +253,22 @@ def _request(data: Mapping[str, Any]) -> Request:
         if (counted := known.get(key)) is not None and counted < 0:
             raise SampleFault(f"not a sample: Request.{key} cannot be {counted}: it is a count")
     return Request(**known)
+
+
+def twice(samples: Iterable[Sample]) -> list[str]:
+    """Runs that are there more than once, in words: a copy of a run says nothing that the run did not say.
+
+    A void run and the one that was measured in its place may have the same number.
+    """
+    seen: set[tuple[str, str, str, int, bool]] = set()
+    found = []
+    for sample in samples:
+        of = sample.identity
+        key = (of.profile, of.workload, of.launch, of.run, bool(sample.void))
+        if key in seen:
+            found.append(f"run {of.run} of launch {of.launch} ({of.workload}[{of.profile}])")
+        seen.add(key)
+    return found
 
 
 def write_json(path: Path, data: object) -> None:
