@@ -66,6 +66,8 @@ def unwatched(sample: Sample) -> tuple[str, ...]:
         absent.append("slow_cpu")
     if sample.audit.lag_p99_s is None:
         absent.append("client_lag")
+    if any(item.cached_tokens is None for item in sample.requests if item.outcome == "ok"):
+        absent.append("cached_tokens")
     return tuple(absent)
 
 

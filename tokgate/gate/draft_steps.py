@@ -71,7 +71,7 @@ class DraftSteps:
 def draft_steps(
     state: BreakEven, measured: Measured, cycles: Cycles, passes: Sequence[VerifyPass] = ()
 ) -> DraftSteps | None:
-    """Model a profile; ``None`` where its steps or its verify pass are not known.
+    """Model a profile; ``None`` where its steps, or what a part of its cycle costs, are not known.
 
     Args:
         state: its break-even.
@@ -79,9 +79,11 @@ def draft_steps(
         passes: verify passes of the same target that were traced in this run, ``cycles``' own among them.
     """
     steps = resolved_steps(measured, state.accept_length)
-    if steps is None or VERIFY not in cycles.parts_ms:
-        return None
     parts = cycles.parts_ms
+    # A part that the trace does not show would be modelled as one that costs nothing, and more of it as a gain.
+    needed = {VERIFY, DRAFT_EXTEND} if steps == 1 else {VERIFY, DRAFT, DRAFT_EXTEND}
+    if steps is None or not needed <= parts.keys():
+        return None
     topk = measured.samples[0].identity.resolved.get("speculative_eagle_topk") or 1
     # One of the draft's tokens comes from draft extend: the draft itself makes steps - 1 passes.
     draft_ms = parts.get(DRAFT, 0.0) / max(1, steps - 1)

@@ -221,11 +221,12 @@ class Judge:
         runs = measured.series("accept_length")
         case = JudgedCase(measured, "accept_length", "tokens", runs)
         requests = [r for sample in measured.samples for r in sample.requests]
-        told = [r for r in requests if r.verify_count is not None]
+        told = [r for r in requests if r.verify_count is not None and r.completion_tokens]
         if not told or len(told) < len(requests):
             return case.verdict(
                 Kind.INCONCLUSIVE,
-                f"accept_length: {len(requests) - len(told)} of {len(requests)} requests report no verify count",
+                f"accept_length: {len(requests) - len(told)} of {len(requests)} requests report no verify count or "
+                "no tokens",
             )
         off = [r for r in told if r.verify_count != predicted[r.index]]
         expected = fmean(((r.completion_tokens or 0) - 1) / predicted[r.index] for r in told)

@@ -125,12 +125,13 @@ def memory(server: Server, *, alone: bool) -> dict[str, float]:
     held = server.gpu_memory_mib()
     if held:
         found["gpu_memory_mib"] = float(max(held.values()))
-    graphs: dict[str, float] = {}
+    graphs: dict[str, list[float | None]] = {}
     for capture in server.captures if alone else ():
-        if capture.gb is not None:
-            graphs[capture.rank] = graphs.get(capture.rank, 0.0) + capture.gb
-    if graphs:
-        found["graphs_gb"] = max(graphs.values())
+        graphs.setdefault(capture.rank, []).append(capture.gb)
+    told = [[gb for gb in each if gb is not None] for each in graphs.values()]
+    # The sum of some captures would pass for less memory than all of them take.
+    if told and [len(each) for each in told] == [len(each) for each in graphs.values()]:
+        found["graphs_gb"] = max(map(sum, told))
     room = server.server_info.get("max_total_num_tokens")
     if isinstance(room, int) and room > 0:
         found["kv_cache_tokens"] = float(room)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tokgate.config.workloads import Workload
-from tokgate.errors import TokgateError
+from tokgate.errors import TokgateError, UsageFault
 from tokgate.gate.blocks.runner import Arm, ArmFailed, BlockPlan
 from tokgate.gate.measurement import Measurer
 from tokgate.gate.results import Shelf
@@ -172,10 +172,20 @@ def fit_together(setup: Setup, arms: Sequence[Arm]) -> str | None:
     return None
 
 
+def _fraction(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1:
+        raise UsageFault(f"--engine-flag: --mem-fraction-static is above 0 and below 1, not '{text}'")
+    return found
+
+
 def _static_share(setup: Setup, arm: Arm) -> float | None:
     flags = setup.request.engine_flags
     for flag, value in zip(flags, [*flags[1:], ""], strict=True):
         name, equals, given = flag.partition("=")
         if name == "--mem-fraction-static":
-            return float(given if equals else value)
+            return _fraction(given if equals else value)
     return arm.profile.mem_fraction

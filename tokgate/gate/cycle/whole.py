@@ -33,9 +33,9 @@ def whole_cycle(measured: Measured, streams: int) -> dict[str, float]:
     decode = measured.series("cycle_ms") if speculative else measured.series("step_ms_mean")
     logged = [s.counters[CYCLE_MS] for s in measured.samples if CYCLE_MS in s.counters]
     found: dict[str, float] = {}
-    if pairs:
-        whole = fmean(1e3 * length * streams / rate for rate, length in pairs)
-        found["whole_ms"] = whole / _decoded(measured)
+    share = _decoded(measured)
+    if pairs and share is not None:
+        found["whole_ms"] = fmean(1e3 * length * streams / rate for rate, length in pairs) / share
     if decode:
         found["decode_ms"] = fmean(decode)
     if logged:
@@ -67,11 +67,15 @@ def whole_cycle_lines(measured: Measured, streams: int) -> list[str]:
     ]
 
 
-def _decoded(measured: Measured) -> float:
-    """Share of the tokens that came from decode: a request's first event comes from its prefill."""
-    told = [r for s in measured.samples for r in s.requests if r.completion_tokens and r.first_tokens]
-    tokens = sum(r.completion_tokens or 0 for r in told)
-    return 1 - sum(r.first_tokens or 0 for r in told) / tokens if tokens else 1.0
+def _decoded(measured: Measured) -> float | None:
+    """Share of the tokens that came from decode: a request's first event comes from its prefill.
+
+    ``None`` where no request tells, or all of its tokens came at once.
+    """
+    pairs = [(r.completion_tokens, r.first_tokens) for s in measured.samples for r in s.requests]
+    told = [(whole, first) for whole, first in pairs if whole and first]
+    tokens, firsts = (sum(each) for each in zip(*told, strict=True)) if told else (0, 0)
+    return 1 - firsts / tokens if firsts < tokens else None
 
 
 def _ms(value: float) -> str:
