@@ -18,6 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tokgate.gate.cycle import traces
+
 EAGLE3 = [
     "--speculative-algorithm", "EAGLE3",
     "--speculative-draft-model-path", "draft",
@@ -225,6 +227,18 @@ def test_profile(shared: Start, tmp_path: Path, flags: list[str], launches: int,
         assert name in server.log
     steps = [event["ts"] for event in events if event["name"] == "scheduler.run_batch"]
     assert statistics.median(b - a for a, b in itertools.pairwise(steps)) > 3500
+
+
+def test_the_requests_of_a_trace_come_together(shared: Start, tmp_path: Path) -> None:
+    """One by one, from a busy host, each would bring its own prefill into the few passes that are recorded."""
+    server = shared(*EXACT, *EAGLE3)
+    seen = len(server.log)
+    asked = traces.Request([[n, 2, 3] for n in range(8)], 8, 4, version="0.5.15.post1", kind="emulated")
+    found = traces.capture(f"http://127.0.0.1:{server.port}", tmp_path / "trace", asked, timeout_s=20)
+    log = server.log[seen:]
+    assert sum(int(n) for n in _numbers(log, "Prefill batch, #new-seq: ")) == 8
+    assert log.count('"POST /generate HTTP/1.1" 200 OK') == 1
+    assert len(found.files) == 1
 
 
 def test_a_client_that_leaves_frees_its_place(shared: Start) -> None:
