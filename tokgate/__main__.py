@@ -42,8 +42,8 @@ def _tell(number: int, frame: FrameType | None) -> None:
 def _tell_again(unraisable: "sys.UnraisableHookArgs") -> None:
     """A signal met in a callback or a destructor, from which nothing is raised: told again in a moment.
 
-    Each import runs such a callback (it frees the module's lock), so that about two signals in a thousand while it imports
-    would be shown as a traceback and lost.
+    Each import runs such a callback (it frees the module's lock): about two signals in a thousand that came while it
+    imports would be shown as a traceback and lost.
     """
     told = unraisable.exc_value
     if not isinstance(told, Told):
