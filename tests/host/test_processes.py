@@ -114,7 +114,9 @@ def test_ports() -> None:
 
 
 def test_two_processes_that_seed_alike_are_given_different_ports() -> None:
-    code = "import random; random.seed(0); from tokgate.host.ports import free_port as f; print(f(), f(), f())"
+    code = (
+        "import random; random.seed(0); from tokgate.host.ports import free_port as f; print(f(), f(), f())"
+    )
     command = [sys.executable, "-c", code]
     given = {subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)}
     assert len(given) == 2, given
