@@ -8,6 +8,7 @@ import random
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,8 +33,9 @@ calibrate = partial(calibrating.calibrate, runs_per_arm=2)
 class Hosts:
     """Makes virtual benches whose launches scatter by :data:`LAUNCH_SD`."""
 
-    def __init__(self, fails_at: int | None = None) -> None:
+    def __init__(self, fails_at: int | None = None, compiles_s: float = 0.0) -> None:
         self.fails_at = fails_at
+        self.compiles_s = compiles_s
         self.now_s = 0.0
         self.runs = 0
 
@@ -44,6 +46,8 @@ class Hosts:
 
         def before(block: int, arm: str) -> None:
             self.runs += 1
+            if block == 0:
+                self.bench.now_s, self.compiles_s = self.bench.now_s + self.compiles_s, 0.0
             if block == self.fails_at:
                 raise LoadFault("the server went away")
 
@@ -146,6 +150,38 @@ def test_blocks_of_an_earlier_call_say_how_long_the_next_takes(setup: Setup) -> 
     first, later, enough = within(0.02), within(1), within(1.5)
     assert (first.blocks, later.blocks, enough.blocks) == (1, 1, 2)
     assert first.folder == later.folder == enough.folder
+
+
+def test_the_first_block_which_compiles_is_not_how_long_the_next_ones_take(setup: Setup) -> None:
+    """The first takes 620 s, each later one 80 s: eleven are done in 1500 s, not the four that 620 s each allow."""
+    hosts = Hosts(compiles_s=540.0)
+
+    def clock() -> float:
+        return hosts.bench.now_s if hasattr(hosts, "bench") else 0.0
+
+    (done,) = calibrate(setup, ["baseline"], blocks=20, minutes=25, bench=hosts, clock=clock, say=str)
+    assert done.blocks == 11
+    assert hosts.bench.now_s <= 1500
+    # While it is the only one nothing else is known.
+    hosts = Hosts(compiles_s=540.0)
+    other = replace(setup, request=replace(setup.request, results=setup.request.results / "alone"))
+    (done,) = calibrate(other, ["baseline"], blocks=20, minutes=20, bench=hosts, clock=clock, say=str)
+    assert done.blocks == 1
+
+
+@pytest.mark.parametrize("change", [{"engine_flags": ("--log-level", "info")}, {"model": "pair-8b"}])
+def test_a_session_with_other_flags_or_another_model_is_not_gone_on_with(
+    setup: Setup, change: dict[str, Any]
+) -> None:
+    with pytest.raises(LoadFault):
+        calibrate(setup, ["baseline"], blocks=3, bench=Hosts(fails_at=1), say=str)
+    (session,) = (setup.request.results / "calibrate").glob("*/baseline/*T*Z")
+    session.rename(session.with_name("20260101T000000Z"))
+    said: list[str] = []
+    changed = replace(setup, request=replace(setup.request, **change))
+    (done,) = calibrate(changed, ["baseline"], blocks=3, bench=Hosts(), say=said.append)
+    assert not said[0].startswith("baseline: going on")
+    assert done.folder.name != "20260101T000000Z"
 
 
 def who(setup: Setup, **parts: str) -> Identity:

@@ -63,7 +63,7 @@ class Request:
         index: 0-based position in the workload's prompts.
         outcome: ``ok``, ``short`` (fewer tokens than asked), or a counted failure: ``refused``,
             ``http_4xx``, ``http_5xx``, ``stream_error``, ``early_close``, ``stalled``, ``malformed``,
-            ``unsent`` (an earlier request stalled).
+            ``interrupted`` (the run was ended), ``unsent`` (an earlier request stalled, or the run was ended).
         intended_s, sent_s, first_token_s, last_token_s: ``None`` where it never came to that.
         prompt_tokens, completion_tokens, cached_tokens: the server's counts.
         first_tokens: tokens that the first token-bearing event carried.
