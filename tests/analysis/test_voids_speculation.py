@@ -44,6 +44,8 @@ FAULTS = {
 def test_a_clean_run_counts(make_sample):
     assert void_reasons(make_sample(), BOUNDS) == ()
     assert unwatched(make_sample()) == ()
+    untold = make_sample(requests=(Request(0, "ok", 0.0, completion_tokens=64),))
+    assert unwatched(untold) == ("cached_tokens",)
 
 
 @pytest.mark.parametrize("cause", FAULTS)

@@ -64,7 +64,7 @@ def test_what_a_server_took_is_read_and_what_is_not_told_is_absent() -> None:
     assert memory(server(), alone=True) == {}
     captures = (
         Capture("target-decode", "TP0", 3.0, 0.5), Capture("draft-decode", "TP0", 3.0, 0.2),
-        Capture("target-decode", "TP1", 3.0, 0.6), Capture("draft-decode", "TP1", None),
+        Capture("target-decode", "TP1", 3.0, 0.6), Capture("draft-decode", "TP1", 3.0, 0.05),
     )  # fmt: skip
     ready = server(
         gpu_memory_mib=lambda: {0: 900, 1: 1000},
@@ -73,6 +73,9 @@ def test_what_a_server_took_is_read_and_what_is_not_told_is_absent() -> None:
     )
     found = memory(ready, alone=True)
     assert found == {"gpu_memory_mib": 1000.0, "graphs_gb": pytest.approx(0.7), "kv_cache_tokens": 4096.0}
+    # What the log does not tell of one capture would be missing in a sum that passes for less memory.
+    untold = server(captures=(*captures[:3], Capture("draft-decode", "TP1", None)))
+    assert memory(untold, alone=True) == {}
     # The log's figure is what became less on the whole GPU: beside servers that start it is anybody's.
     assert memory(ready, alone=False) == {"gpu_memory_mib": 1000.0, "kv_cache_tokens": 4096.0}
 

@@ -17,6 +17,7 @@ from tokgate.gate.cycle.traces import read
 from tokgate.gate.cycle.verify_passes import VerifyPasses
 from tokgate.gate.runs import Measured
 from tokgate.load.sample import Sample
+from tokgate.sglang.trace_spans import DRAFT, DRAFT_EXTEND
 
 Make = Callable[..., Sample]
 Trace = Callable[[float], Cycles]
@@ -80,6 +81,16 @@ def test_passes_of_two_sizes_give_a_token_its_price(make_sample: Make, trace: Tr
     )
     assert "topk 8 with 24 tokens is faster above 2.94" in trees
     assert trees.endswith("measure a profile with topk above 1")
+
+
+@pytest.mark.parametrize("part", [DRAFT, DRAFT_EXTEND])
+def test_a_part_that_the_trace_lacks_is_not_modelled_as_free(
+    make_sample: Make, trace: Trace, part: str
+) -> None:
+    cycles = trace(700)
+    assert modelled(make_sample, cycles, VerifyPasses())
+    lacking = replace(cycles, parts_ms={k: ms for k, ms in cycles.parts_ms.items() if k != part})
+    assert not modelled(make_sample, lacking, VerifyPasses())
 
 
 def test_passes_of_as_many_streams_come_first(make_sample: Make, trace: Trace) -> None:

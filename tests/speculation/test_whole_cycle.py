@@ -58,12 +58,14 @@ def measured(make: Make, logged: float | None, **metrics: float) -> Measured:
     counters = {} if logged is None else {"log_cycle_ms": logged}
     speculative = "accept_length" in metrics
     sample = make(metrics, resolved={"speculative_algorithm": "EAGLE3" if speculative else None})
+    # A quarter of the tokens comes with the first event, from prefill.
+    sample = replace(sample, requests=(replace(sample.requests[0], completion_tokens=48, first_tokens=12),))
     sample = replace(sample, counters=counters)
     return Measured((sample, sample), (), (Path("a"), Path("b")))
 
 
 def test_what_lies_at_each_border_is_named(make_sample: Make) -> None:
-    runs = measured(make_sample, 5.0, output_tok_s=400, accept_length=2.4, cycle_ms=5.4)
+    runs = measured(make_sample, 5.0, output_tok_s=400 / 0.75, accept_length=2.4, cycle_ms=5.4)
     assert whole_cycle(runs, 1) == pytest.approx({"whole_ms": 6.0, "decode_ms": 5.4, "log_ms": 5.0})
     assert whole_cycle_lines(runs, 1) == [
         "of a whole run 6.00 ms a cycle (accept length x streams / rate): 5.40 ms in decode as the client sees it, "
@@ -73,9 +75,19 @@ def test_what_lies_at_each_border_is_named(make_sample: Make) -> None:
 
 
 def test_a_step_without_speculation_and_without_a_line_in_the_log(make_sample: Make) -> None:
-    (line,) = whole_cycle_lines(measured(make_sample, None, output_tok_s=800, step_ms_mean=9.5), 8)
+    (line,) = whole_cycle_lines(measured(make_sample, None, output_tok_s=800 / 0.75, step_ms_mean=9.5), 8)
     assert line.startswith("of a whole run 10.00 ms a step (streams / rate): 9.50 ms in decode")
     assert line.endswith("; of the engine's log no interval is known that lies within a run")
+
+
+def test_where_no_request_tells_its_first_tokens_a_whole_run_says_nothing_of_a_cycle(
+    make_sample: Make,
+) -> None:
+    runs = measured(make_sample, 5.0, output_tok_s=400, accept_length=2.4, cycle_ms=5.4)
+    untold = tuple(replace(s, requests=(replace(s.requests[0], first_tokens=None),)) for s in runs.samples)
+    runs = replace(runs, samples=untold)
+    assert whole_cycle(runs, 1) == pytest.approx({"decode_ms": 5.4, "log_ms": 5.0})
+    assert whole_cycle_lines(runs, 1) == []
 
 
 def test_without_an_accept_length_nothing_is_said(make_sample: Make) -> None:
