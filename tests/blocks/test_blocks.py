@@ -11,8 +11,8 @@ import pytest
 from tests.blocks.conftest import VirtualBench
 from tokgate.config.workloads import Workload
 from tokgate.errors import Exited, Hang, SampleFault, UsageFault
-from tokgate.gate.blocks.arms import ServerBench
-from tokgate.gate.blocks.plan import BlockPlan
+from tokgate.gate.blocks.arms import ServerBench, fit_together
+from tokgate.gate.blocks.plan import Arm, BlockPlan
 from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.setup import Setup
 
@@ -168,3 +168,16 @@ def test_a_server_that_does_not_start_leaves_none_behind(
         runner.measure()
     assert runner.failed in ("A", "B")
     assert runner.blocks == []
+
+
+@pytest.mark.parametrize("given", ["abc", "", "nan", "0", "1.5"])
+def test_a_share_of_memory_that_is_none_is_said(setup: Setup, given: str) -> None:
+    engine = replace(setup.engine, kind="gpu")
+    arms = [Arm(name, engine, setup.profiles["baseline"]) for name in "AB"]
+
+    def asked(flag: str) -> Setup:
+        return replace(setup, engine=engine, request=replace(setup.request, engine_flags=(flag,)))
+
+    with pytest.raises(UsageFault, match="--mem-fraction-static is above 0 and below 1, not"):
+        fit_together(asked(f"--mem-fraction-static={given}"), arms)
+    assert fit_together(asked("--mem-fraction-static=0.4"), arms) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,10 @@ def test_verify_counts_were_exactly_as_predicted(samples: list[Sample], workload
     # One verify pass more in one request is seen: nothing is averaged away.
     off = judge.accept_length(of_case, [predicted[0] - 1, *predicted[1:]])
     assert off.kind is Kind.REGRESSION
+    # A request that does not tell its tokens has no accept length to be compared.
+    first, *others = of_case.samples
+    untold = replace(
+        first, requests=(replace(first.requests[0], completion_tokens=None), *first.requests[1:])
+    )
+    found = judge.accept_length(replace(of_case, samples=(untold, *others)), predicted)
+    assert found.kind is Kind.INCONCLUSIVE and "1 of " in found.headline
