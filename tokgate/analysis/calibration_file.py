@@ -75,6 +75,9 @@ def read_calibration(path: Path) -> Calibration:
     """
     try:
         document = Document(path)
+    except ConfigFault as fault:
+        raise SampleFault(fault.headline, fault.details) from fault
+    try:
         file = document.validate(_File)
     except ConfigFault as fault:
         raise SampleFault(f"{fault.headline}: not a calibration", fault.details) from fault
