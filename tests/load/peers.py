@@ -45,8 +45,8 @@ def stream(tokens: int, **fields: object) -> bytes:
 
 class Scripted:
     """A server that answers request number i with ``script(i)``: parts sent in turn, a number is a pause
-    in seconds, ``None`` closes the connection, ``...`` waits until the peer goes away. GET requests are
-    answered with ``info``, or with the parts ``questions``, and not counted."""
+    in seconds, ``None`` closes the connection, ``...`` waits until the peer goes away, a function is called.
+    GET requests are answered with ``info``, or with the parts ``questions``, and not counted."""
 
     def __init__(self, script: Callable[[int], list[object]]) -> None:
         self._script = script
@@ -101,6 +101,8 @@ class Scripted:
                 return False
             if isinstance(part, bytes):
                 peer.sendall(part)
+            elif callable(part):
+                part()
             else:
                 assert isinstance(part, (int, float))
                 time.sleep(part)
