@@ -32,9 +32,11 @@ def places(found: Measurement) -> Iterator[str]:
     lag_ms = line.lag_s * 1e3
     late = dated & (lag_ms >= np.percentile(lag_ms[dated], 99))
     for name, chosen in (("first", first), ("between", ~first & ~last), ("last", last & ~first)):
-        if (dated & chosen).any():
-            p99_ms = np.percentile(lag_ms[dated & chosen], 99)
-            yield f"{name} p99 {p99_ms:.2f} ms ({(late & chosen).sum() / late.sum():.0%} of the latest)"
+        if not (dated & chosen).any():
+            yield f"{name} p99 unknown (each was read with a later one)"
+            continue
+        p99_ms = np.percentile(lag_ms[dated & chosen], 99)
+        yield f"{name} p99 {p99_ms:.2f} ms ({(late & chosen).sum() / late.sum():.0%} of the latest)"
 
 
 def main() -> int:
