@@ -8,17 +8,16 @@ server's own counts, never counts of chunks. What a server did not report is ``N
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from functools import cache
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tokgate.errors import ResultsUnwritable, SampleFault, UsageFault
 from tokgate.host.stored_file import write_whole
+from tokgate.load.stored_fields import fields_of, figure, figures
 
 SCHEMA = 1
 
@@ -172,80 +171,22 @@ class Sample:
             raise SampleFault(f"sample schema {data.get('schema')!r}, this tokgate reads {SCHEMA}")
         try:
             return cls(
-                identity=Identity(**_known(Identity, data["identity"])),
+                identity=Identity(**fields_of(Identity, data["identity"])),
                 requests=tuple(_request(item) for item in data["requests"]),
-                audit=Audit(**_known(Audit, data["audit"])),
-                metrics=_figures(data, "metrics"),
-                duration_s=_figure("duration_s", data["duration_s"]),
-                contention=_figures(data, "contention"),
-                counters=_figures(data, "counters"),
-                void=tuple(Void(**_known(Void, item)) for item in data.get("void", ())),
-                advisory=tuple(Void(**_known(Void, item)) for item in data.get("advisory", ())),
+                audit=Audit(**fields_of(Audit, data["audit"])),
+                metrics=figures(data, "metrics"),
+                duration_s=figure("duration_s", data["duration_s"]),
+                contention=figures(data, "contention"),
+                counters=figures(data, "counters"),
+                void=tuple(Void(**fields_of(Void, item)) for item in data.get("void", ())),
+                advisory=tuple(Void(**fields_of(Void, item)) for item in data.get("advisory", ())),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SampleFault(f"not a sample: {type(error).__name__}: {error}") from error
 
 
-def _figures(data: Mapping[str, Any], key: str) -> dict[str, float]:
-    """Name -> number; empty where a Sample may lack it. No value that was stored by tokgate is anything else."""
-    found = dict(data[key] if key == "metrics" else data.get(key, {}))
-    return {name: _figure(f"{key}.{name}", value) for name, value in found.items()}
-
-
-def _figure(what: str, value: Any) -> float:
-    if not _is(value, _TYPES["float"]):
-        raise SampleFault(f"not a sample: {what} is {value!r}, not a number"[:300])
-    return float(value)
-
-
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (int, float),
-    "tuple[int, ...]": (list, tuple),
-    "Mapping[str, Any]": (dict,),
-    "None": (type(None),),
-}
-"""How the fields' annotations are found in JSON."""
-
-
-_LARGEST = 2**63
-"""No count and no time is beyond this, and what is within it can be reckoned with as a float."""
-
-
-@cache
-def _allowed(kind: type) -> Mapping[str, tuple[type, ...]]:
-    """Field -> types that its value may have."""
-    return {
-        item.name: tuple(found for part in str(item.type).split(" | ") for found in _TYPES[part])
-        for item in fields(kind)
-    }
-
-
-def _is(value: Any, types: tuple[type, ...]) -> bool:
-    """Whether a value is of these types: a truth value is no number, and neither is NaN or an infinity."""
-    if isinstance(value, bool) or not isinstance(value, types):
-        return False
-    if isinstance(value, int):
-        return -_LARGEST < value < _LARGEST
-    if isinstance(value, list | tuple):
-        return {int}.issuperset(type(item) for item in value)
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    allowed = _allowed(kind)
-    for name, value in data.items():
-        if name not in allowed:
-            unknown = ", ".join(sorted(data.keys() - allowed.keys()))
-            raise SampleFault(f"not a sample: {kind.__name__} has no field {unknown}")
-        if not _is(value, allowed[name]):
-            raise SampleFault(f"not a sample: {kind.__name__}.{name} cannot be {value!r}"[:300])
-    return dict(data)
-
-
 def _request(data: Mapping[str, Any]) -> Request:
-    known = _known(Request, data)
+    known = fields_of(Request, data)
     for key in ("accept_histogram", "output_ids"):
         if known.get(key) is not None:
             known[key] = tuple(known[key])
