@@ -118,7 +118,7 @@ def test_what_disturbed_runs_that_count_is_told_where_it_scatters(campaign: Call
     arm = replace(arm, workloads={**arm.workloads, "chat-bs1": disturbed})
     group.runner.blocks[1] = replace(block, arms={**block.arms, "new_baseline": arm})
     told = comment(report_of(found, header=[], stacks=(OLD, OLD), again=""))
-    assert "(under contention 0 of 12 runs of old, 1 of 12 runs of new: steal)" in told
+    assert "; under contention 0 of 12 runs of old, 1 of 12 runs of new: steal\n" in told
 
 
 def test_junit_counts_what_is_open_as_skipped_and_never_as_passed(report: BumpReport) -> None:
