@@ -88,6 +88,12 @@ def test_engines_of_one_version_are_told_apart_by_name(campaign: Callable[..., C
         assert report_of(found, header=[], stacks=(OLD, OLD), again="").title == title
 
 
+def test_minutes_are_a_gpus_where_there_is_one(report: BumpReport) -> None:
+    assert "GPU" not in comment(report).split("blocks, ")[1].split(", ended")[0]
+    on_a_gpu = replace(report, facts={**report.facts, "engine_kind": "gpu"})
+    assert " GPU minutes, ended" in comment(on_a_gpu)
+
+
 def test_a_bump_that_measured_nothing_says_so(campaign: Callable[..., Campaign]) -> None:
     found = campaign(0.0, minutes=0.0)
     told = report_of(found, header=[], stacks=(OLD, OLD), again="x")
