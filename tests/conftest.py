@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, settings
 
 from tokgate.load.sample import Audit, Identity, Request, Sample, Void
 
-# A shell starts background jobs with Ctrl-C ignored, and every process below them inherits that: tests that
-# send it would wait in vain. With a handler here, children begin with the default again.
+# A shell starts background jobs with Ctrl-C ignored, nohup its command with SIGHUP, and every process below them
+# inherits that: tests that send it would wait in vain. With a handler here, children begin with the default again.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 # Machines are shared: how long an example takes says nothing of the code.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])

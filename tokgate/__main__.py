@@ -21,6 +21,7 @@ def main() -> None:
         # A shell that starts a command in the background has it ignore some: that stays.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _tell)
+    sys.unraisablehook = _tell_again
     try:
         from tokgate.cli import run
 
@@ -36,6 +37,24 @@ def _tell(number: int, frame: FrameType | None) -> None:
     # A second signal ends at once.
     signal.signal(number, signal.SIG_DFL)
     raise Told(number)
+
+
+def _tell_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """A signal met in a callback or a destructor, from which nothing is raised: told again in a moment.
+
+    Each import runs such a callback (it frees the module's lock): about two signals in a thousand that came while it
+    imports would be shown as a traceback and lost.
+    """
+    told = unraisable.exc_value
+    if not isinstance(told, Told):
+        sys.__unraisablehook__(unraisable)
+        return
+
+    def again(number: int, frame: FrameType | None) -> None:
+        raise told
+
+    signal.signal(signal.SIGALRM, again)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
 
 
 if __name__ == "__main__":

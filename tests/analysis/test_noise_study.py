@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.noise import findings
 from benchmarks.noise import report as noise_report
 from benchmarks.noise import stored as noise_stored
 from benchmarks.noise.__main__ import KEPT
@@ -81,7 +82,7 @@ def write(folder: Path, *, planted: str, runs: int = 36) -> list:
     ],
 )
 def test_a_planted_cause_is_named_for_every_slow_run_and_for_no_other(tmp_path, planted, cause):
-    *rows, whole = noise_report.causes(write(tmp_path, planted=planted))
+    *rows, whole = findings.causes(write(tmp_path, planted=planted))
     assert (whole.slow, whole.quick) == ((12, 12), (0, 24))
     (named,) = (c for c in rows if c.words == cause)
     assert (named.slow, named.quick) == ((12, 12), (0, 24))
@@ -89,8 +90,8 @@ def test_a_planted_cause_is_named_for_every_slow_run_and_for_no_other(tmp_path, 
 
 def test_without_a_cause_none_is_named(tmp_path):
     runs = write(tmp_path, planted="nothing")
-    assert noise_report.causes(runs)[-1].slow == (0, 12)
-    assert max(abs(row[2]) for row in noise_report.correlations(runs)) < 0.6
+    assert findings.causes(runs)[-1].slow == (0, 12)
+    assert max(abs(row[2]) for row in findings.correlations(runs)) < 0.6
 
 
 def test_slow_in_every_step_and_stalls_are_told_apart(tmp_path):
@@ -122,7 +123,7 @@ def test_what_happens_at_the_same_moment_is_seen_within_runs(tmp_path):
 
 
 def test_an_episode_is_told_whatever_was_measured_in_it():
-    runs = noise_report.models(ROOT / "benchmarks/noise/h200")["1b"]
+    runs = findings.models(ROOT / "benchmarks/noise/h200")["1b"]
     found, share = episodes(runs)
     longest = max(found, key=lambda e: e.seconds)
     assert (
@@ -131,7 +132,7 @@ def test_an_episode_is_told_whatever_was_measured_in_it():
     assert 0.2 < share < 0.3
     quiet = [run for run in runs if run.number < 5 or run.number >= 14]
     assert episodes(quiet) == ([], 0.0)
-    by_order = dict(noise_report.orders(runs))
+    by_order = dict(findings.orders(runs))
     assert by_order["ABBABAAB"] < by_order["AAAABBBB"] / 2
 
 
@@ -153,10 +154,8 @@ def test_a_kept_study_gives_what_the_whole_one_gives(tmp_path):
 
 def test_the_canary_names_the_slow_runs_of_a_model_that_the_cpu_bounds():
     """1.1 B: every slow run in which the canary was under the scheduler has it."""
-    runs = noise_report.natural(noise_report.models(ROOT / "benchmarks/noise/h200-x2-1b")["1b"])
-    (work,) = (
-        c for c in noise_report.causes(runs) if c.words.startswith("fixed work on the scheduler's CPU")
-    )
+    runs = findings.natural(findings.models(ROOT / "benchmarks/noise/h200-x2-1b")["1b"])
+    (work,) = (c for c in findings.causes(runs) if c.words.startswith("fixed work on the scheduler's CPU"))
     assert work.slow == (7, 7) and work.quick == (2, 5)
     have = [r for r in runs if OWN_WORK in r.facts]
     assert spearman([r.tok_s for r in have], [r.facts[OWN_WORK] for r in have]) < -0.85
@@ -164,10 +163,10 @@ def test_the_canary_names_the_slow_runs_of_a_model_that_the_cpu_bounds():
 
 def test_a_model_that_the_gpu_bounds_does_not_scatter_with_the_cpu():
     """8 B: the scheduler's CPU was disturbed more than half of the time, and no run was slow."""
-    runs = noise_report.models(ROOT / "benchmarks/noise/h200-x4-8b")["8b"]
+    runs = findings.models(ROOT / "benchmarks/noise/h200-x4-8b")["8b"]
     speed = cpu_speed(runs, "own_cpu_ms")
     assert speed.disturbed > 0.5 and speed.factor > 1.3
-    assert noise_report.split(runs)[0] == []
+    assert findings.split(runs)[0] == []
 
 
 def test_counters_see_a_busy_process():
@@ -203,26 +202,34 @@ def test_memory_reads_come_from_all_over_the_buffer_and_never_twice_in_a_row():
     assert together.max() - together.min() > 0.9 * len(memory._buffer)
 
 
+def looks(sampler, count, began_s=0.0):
+    """So many looks that began at a moment or later, however long a busy machine takes for them."""
+    found, until = [], time.monotonic() + 60
+    while len(found) < count:
+        assert time.monotonic() < until, found
+        time.sleep(0.02)
+        found += sampler.since(began_s)
+    return found
+
+
 def test_the_sampler_looks_at_the_schedulers_cpu_and_can_be_told_not_to(tmp_path):
     """A stand-in for the scheduler, pinned: its CPU is named, and the canary runs there unless it is told."""
     cpu = max(os.sched_getaffinity(0))
-    loop = f"import os\nos.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
-    main = subprocess.Popen([sys.executable, "-S", "-c", loop])
+    loop = f"import os\nos.sched_setaffinity(0, {{{cpu}}})\nprint(flush=True)\nwhile True: pass"
+    main = subprocess.Popen([sys.executable, "-S", "-c", loop], stdout=subprocess.PIPE)
     try:
+        main.stdout.readline()
         with Sampler(tmp_path / "looks.jsonl", main.pid, -1, {}) as sampler:
-            time.sleep(0.8)
-            there = sampler.since(0)
+            there = looks(sampler, 6)
             with sampler.elsewhere():
-                time.sleep(0.2)
-                sampler.since(0)
-                time.sleep(0.5)
-                elsewhere = sampler.since(0)
+                # A look that is under way when it is told may still be there.
+                elsewhere = looks(sampler, 4, began_s=time.monotonic())
     finally:
         main.kill()
-        main.wait()
-    assert {look["main_on_cpu"] for look in there[2:]} == {cpu}
+        main.communicate()
+    assert {look["main_on_cpu"] for look in there} == {cpu}
     assert any("own_cpu_ms" in look and "own_memory_ms" in look for look in there)
-    assert elsewhere and not any("own_cpu_ms" in look for look in elsewhere)
+    assert not any("own_cpu_ms" in look for look in elsewhere)
     assert all(look["own_busy"] is None or look["own_busy"] >= 50 for look in there[2:])
 
 

@@ -120,6 +120,25 @@ def test_swapped_requests_are_recognised():
     assert "it is the output of request 2" in result.headline()
 
 
+def test_requests_swapped_after_their_first_token_are_recognised():
+    outputs = [out(range(i * 1000, i * 1000 + 16)) for i in range(3)]
+    got = [
+        out([0, *range(2001, 2016)]),
+        outputs[1],
+        # Too little of another's to be told from chance.
+        out([*range(2000, 2008), *range(1008, 1010), *range(90, 96)]),
+    ]
+    outcomes = [(each.outcome.value, each.matches) for each in compare(outputs, got, FLOOR).comparisons]
+    assert outcomes[:2] == [("swapped", 2), ("equal", None)]
+    assert outcomes[2][1] is None
+
+
+def test_outputs_that_both_end_in_the_same_repetition_are_not_swapped():
+    outputs = [out(range(32)), out([*range(100, 110), *[7, 8] * 11])]
+    result = compare(outputs, [out([*range(10), *[7, 8] * 11]), outputs[1]], FLOOR)
+    assert result.comparisons[0].matches is None and result.comparisons[0].repetition is not None
+
+
 def test_requests_swapped_half_way_are_recognised():
     outputs = [out(range(64)), out([*range(10), *range(500, 554)])]
     got = [outputs[0], out(range(64))]

@@ -15,13 +15,13 @@ import pytest
 from scipy.stats import chi2
 
 from tests.blocks.conftest import VirtualBench
-from tokgate.analysis.calibration_file import read_calibration
+from tokgate.analysis.calibration_file import read_calibration, write_calibration
 from tokgate.errors import LoadFault, SampleFault
 from tokgate.gate.blocks import calibrating, calibrations
 from tokgate.gate.blocks.calibrating import Calibrated, store
 from tokgate.gate.blocks.plan import Arm, BlockPlan
 from tokgate.gate.blocks.runner import BlockRunner
-from tokgate.gate.setup import Setup
+from tokgate.gate.setup import Setup, for_engine
 from tokgate.load.sample import Identity
 
 LAUNCH_SD = 0.03
@@ -114,9 +114,9 @@ def test_a_finished_session_is_followed_by_a_new_one_and_both_are_pooled(setup: 
     stored.rename(stored.with_name("20260101T000000Z"))
     # Sessions are told apart by the second: as if the first had been on another day.
     path = file(setup)
-    was = read_calibration(path).sessions[0].started_at
-    path.write_text(path.read_text().replace(was, "2026-01-01T00:00:00+00:00"))
     early = read_calibration(path)
+    early = replace(early, sessions=(replace(early.sessions[0], started_at="2026-01-01T00:00:00+00:00"),))
+    write_calibration(path, early)
     calibrate(setup, ["baseline"], blocks=3, bench=Hosts(), say=str)
     found = read_calibration(file(setup))
     assert [len(session.blocks) for session in found.sessions] == [3, 3]
@@ -212,6 +212,38 @@ def test_a_calibration_serves_only_what_it_is_of(setup: Setup, plan: BlockPlan) 
     file(setup).write_text("schema: 9")
     with pytest.raises(SampleFault, match="not a calibration"):
         calibrations.known(root, who(setup), "output_tok_s", plan)
+
+
+def test_an_edited_calibration_is_told_before_anything_is_started(setup: Setup) -> None:
+    """Else a block would be measured that cannot be added."""
+    calibrate(setup, ["baseline"], blocks=2, bench=Hosts(), say=str)
+    path = file(setup)
+    good, hosts = path.read_text(), Hosts()
+    path.write_text(good.replace("first: [", "first: [1.0, ", 1))
+    with pytest.raises(SampleFault, match="was edited after tokgate calibrate wrote it"):
+        calibrate(setup, ["baseline"], blocks=3, bench=hosts, say=str)
+    assert not hosts.runs
+    # The control: brought back, the session goes on.
+    path.write_text(good)
+    (done,) = calibrate(setup, ["baseline"], blocks=3, bench=hosts, say=str)
+    assert done.blocks == 3 and hosts.runs
+
+
+def test_a_gate_that_judges_builds_by_blocks_refuses_an_edited_calibration(setup: Setup) -> None:
+    calibrate(setup, ["baseline"], blocks=2, bench=Hosts(), say=str)
+    path = file(setup)
+    there = calibrations.path_of(
+        setup.request.baselines, setup.host_classes["baseline"], "baseline", "chat-bs1", "output_tok_s"
+    )
+    there.parent.mkdir(parents=True)
+    there.write_text(path.read_text().replace("first: [", "first: [1.0, ", 1))
+    asked = replace(setup.request, budget_minutes=1.0, reference_engine="emulated:steady")
+    with pytest.raises(SampleFault, match="was edited"):
+        for_engine(asked, setup.engine)
+    # A run that uses no calibration is not stopped by one: it tells of it at its end.
+    for_engine(setup.request, setup.engine)
+    there.write_text(path.read_text())
+    for_engine(asked, setup.engine)
 
 
 def test_missing_thin_and_old_calibrations_are_told_in_a_line(setup: Setup) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -74,6 +75,13 @@ class Emulated:
                 raise AssertionError(f"{text!r} not in the log:\n{self.log[-3000:]}")
             time.sleep(0.01)
 
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
+        """Until something is so."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, self.log[-3000:]
+            time.sleep(0.01)
+
     def wait_exit(self, timeout_s: float = PATIENCE_S) -> int:
         return self.process.wait(timeout_s)
 
@@ -139,11 +147,13 @@ class Emulated:
 
     def tree(self) -> dict[str, int]:
         """Process titles below the server, with their ids."""
-        return {_title(child.pid): child.pid for child in psutil.Process(self.pid).children(recursive=True)}
-
-
-def _title(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+        found = {}
+        for child in psutil.Process(self.pid).children(recursive=True):
+            # One may end between the list and its title.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                title = Path(f"/proc/{child.pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+                found[title] = child.pid
+        return found
 
 
 class Starter:

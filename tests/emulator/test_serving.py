@@ -18,6 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tokgate.gate.cycle import traces
+
 EAGLE3 = [
     "--speculative-algorithm", "EAGLE3",
     "--speculative-draft-model-path", "draft",
@@ -58,14 +60,22 @@ def test_accept_length_over_a_run(shared: Start) -> None:
 
 def test_requests_run_together_up_to_the_limit(emulate: Start) -> None:
     server = emulate("--max-running-requests", "4", "--disable-radix-cache").wait_ready()
-    with ThreadPoolExecutor(8) as pool:
-        replies = list(pool.map(lambda n: server.generate((n, 2, 3), 40, stream=True), range(8)))
-    assert all(reply.complete for reply in replies)
+    # All eight in one body: sent one by one, the first could be through before the last has come.
+    body = {"input_ids": [[n, 2, 3] for n in range(8)], "sampling_params": {"max_new_tokens": 40}}
+    reply = server.request("POST", "/generate", {**body, "stream": True}, stream=True)
+    assert reply.complete
     assert max(int(n) for n in _numbers(server.log, "Decode batch, #running-req: ")) == 4
     assert max(int(n) for n in _numbers(server.log, "#queue-req: ")) > 0
-    firsts = sorted(reply.times_s[0] for reply in replies)
-    # The second four start when the first four have finished.
-    assert firsts[4] - firsts[3] > 20 * 0.004
+    # The order of events, not their times: no more than four at once, the others when one of these has finished.
+    running: set[int] = set()
+    most = []
+    for event in reply.events:
+        running.add(event["index"])
+        most.append(len(running))
+        if event["meta_info"]["finish_reason"]:
+            running.remove(event["index"])
+    assert max(most) == 4 and not running
+    assert {event["index"] for event in reply.events} == set(range(8))
 
 
 def _numbers(text: str, before: str) -> list[str]:
@@ -217,6 +227,18 @@ def test_profile(shared: Start, tmp_path: Path, flags: list[str], launches: int,
         assert name in server.log
     steps = [event["ts"] for event in events if event["name"] == "scheduler.run_batch"]
     assert statistics.median(b - a for a, b in itertools.pairwise(steps)) > 3500
+
+
+def test_the_requests_of_a_trace_come_together(shared: Start, tmp_path: Path) -> None:
+    """One by one, from a busy host, each would bring its own prefill into the few passes that are recorded."""
+    server = shared(*EXACT, *EAGLE3)
+    seen = len(server.log)
+    asked = traces.Request([[n, 2, 3] for n in range(8)], 8, 4, version="0.5.15.post1", kind="emulated")
+    found = traces.capture(f"http://127.0.0.1:{server.port}", tmp_path / "trace", asked, timeout_s=20)
+    log = server.log[seen:]
+    assert sum(int(n) for n in _numbers(log, "Prefill batch, #new-seq: ")) == 8
+    assert log.count('"POST /generate HTTP/1.1" 200 OK') == 1
+    assert len(found.files) == 1
 
 
 def test_a_client_that_leaves_frees_its_place(shared: Start) -> None:

@@ -70,10 +70,16 @@ def test_held_lock_is_refused_with_its_holder(folder: Path) -> None:
 def test_queue_says_for_whom_it_waits(folder: Path) -> None:
     other = hold("GPU-a")
     told: list[str] = []
-    threading.Timer(0.5, lambda: other.communicate("\n")).start()
-    began = time.monotonic()
-    with GpuLocks(["GPU-a"], wait_s=None, on_wait=told.append):
-        assert time.monotonic() - began > 0.3
+    began: list[float] = []
+
+    def on_wait(words: str) -> None:
+        told.append(words)
+        began.append(time.monotonic())
+        # Given back only once it is waited for, whenever that is.
+        threading.Timer(0.5, lambda: other.communicate("\n")).start()
+
+    with GpuLocks(["GPU-a"], wait_s=None, on_wait=on_wait):
+        assert time.monotonic() - began[0] > 0.3
     assert len(told) == 1 and told[0].startswith(f"waiting for GPU-a, held by pid {other.pid} (")
 
 

@@ -113,6 +113,15 @@ def test_ports() -> None:
     assert ports.holder(port) == "no listening socket is visible"
 
 
+def test_two_processes_that_seed_alike_are_given_different_ports() -> None:
+    code = (
+        "import random; random.seed(0); from tokgate.host.ports import free_port as f; print(f(), f(), f())"
+    )
+    command = [sys.executable, "-c", code]
+    given = {subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)}
+    assert len(given) == 2, given
+
+
 def test_a_port_in_time_wait_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -16,20 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.load.peers import HEAD, QUICK, chunk, compiler, event, stream, workload
+from tests.load.peers import HEAD, QUICK, chunk, event, stream, workload
 from tokgate.config.workloads import Arrival, Prompts
 from tokgate.errors import LoadFault, UsageFault
 from tokgate.load.client import Deadlines, Measurement, Stall, measure
 from tokgate.load.prompts import build
-
-
-@pytest.fixture(params=["c", "python"])
-def reader(request, monkeypatch) -> str:
-    """What holds whoever reads."""
-    if request.param == "c":
-        compiler("the compiled reader cannot be made")
-    monkeypatch.setenv("TOKGATE_READER", request.param)
-    return request.param
 
 
 def run(url, plan, **options) -> Measurement:
@@ -290,24 +281,32 @@ def test_a_dead_or_stopped_worker_does_not_hold_the_client(scripted, number, mes
     assert not workers_of(os.getpid())
 
 
+def held_up() -> tuple[list[object], list[float]]:
+    """A steady stream of 100 events, for the middle half of which (half a second, or longer on a busy machine) the
+    worker that reads it is stopped; and when the server sent each of them.
+
+    The server stops it: whoever waits beside it may come when the stream is over.
+    """
+    sent: list[float] = []
+
+    def signalled(number: signal.Signals) -> None:
+        (worker,) = workers_of(os.getpid())
+        os.kill(worker, number)
+
+    def now() -> None:
+        sent.append(time.monotonic())
+
+    events = [part for n in range(1, 100) for part in (now, chunk(event(n)), now, 0.01)]
+    events[4 * 20 : 4 * 20] = [lambda: signalled(signal.SIGSTOP)]
+    events[4 * 70 + 1 : 4 * 70 + 1] = [lambda: signalled(signal.SIGCONT)]
+    end = [chunk(event(100, {"type": "length"})), chunk(b"data: [DONE]\n\n"), b"0\r\n\r\n"]
+    return [HEAD, *events, now, *end, now], sent
+
+
 def test_a_client_that_was_held_up_says_so(scripted) -> None:
     """The worker is stopped for half a second in the middle of a steady stream, then goes on."""
-    parts = [HEAD, *(part for n in range(1, 100) for part in (chunk(event(n)), 0.01))]
-    parts += [chunk(event(100, {"type": "length"})), chunk(b"data: [DONE]\n\n"), b"0\r\n\r\n"]
-    server = scripted(lambda _: parts)
-
-    def hold() -> None:
-        wait_for(lambda: server.requests)
-        time.sleep(0.2)
-        (worker,) = workers_of(os.getpid())
-        os.kill(worker, signal.SIGSTOP)
-        time.sleep(0.5)
-        os.kill(worker, signal.SIGCONT)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    measured = run(server.url, workload(output_tokens=100))
-    thread.join()
+    parts, _ = held_up()
+    measured = run(scripted(lambda _: parts).url, workload(output_tokens=100))
     (request,) = measured.requests
     assert (request.outcome, request.completion_tokens, request.steps) == ("ok", 100, 100)
     found = {reason.cause for reason in measured.void}

@@ -78,6 +78,37 @@ def test_killed_owner_leaves_nothing(fake_spec: SpecMaker, tmp_path: Path, numbe
     assert _gone(lambda: not list(locks.iterdir()))
 
 
+COLLECTED = """
+import os
+from tokgate.server import reaper
+owner, opened = os.getppid(), os.pidfd_open
+def gone(pid):
+    if pid == owner:
+        raise ProcessLookupError(pid)
+    return opened(pid)
+os.pidfd_open = gone
+reaper.main(owner)
+"""
+
+
+def test_an_owner_that_is_gone_when_its_reaper_looks_for_it(tmp_path: Path) -> None:
+    sleeper = subprocess.Popen(
+        [sys.executable, "-S", "-c", "print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **marker.variables("mark-of-the-collected")},
+    )
+    assert sleeper.stdout is not None
+    sleeper.stdout.readline()
+    watch = b"watch mark-of-the-collected\n"
+    environment = {**os.environ, "TOKGATE_RUNTIME_DIR": str(tmp_path / "locks")}
+    subprocess.run(
+        [sys.executable, "-c", COLLECTED], input=watch, cwd=ROOT, env=environment, check=True, timeout=60
+    )
+    assert sleeper.wait(20) == -signal.SIGKILL
+    sleeper.communicate()
+
+
 def test_reap_kills_what_a_dead_tokgate_left_and_nothing_else(
     fake_spec: SpecMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,10 +259,15 @@ def _owner(request: int, references: Sequence[Output], other: Output, position: 
     for i, candidate in enumerate(references):
         if i == request or not candidate.ids or candidate.ids == references[request].ids:
             continue
-        agreed = first_difference(candidate.ids, other.ids)
-        length = len(other.ids) if agreed is None else agreed
-        # Outputs may share a beginning: what counts is agreement past the difference, to the end or for long.
-        if agreed is None or length >= position + max(SHORTEST_MATCH, (len(other.ids) - position) // 2):
+        if candidate.ids == other.ids:
+            return i
+        # Swapped under way: what came before the difference is its own.
+        theirs, ours = candidate.ids[position:], other.ids[position:]
+        agreed = first_difference(theirs, ours)
+        length = len(ours) if agreed is None else agreed
+        # Two outputs that both end in a few tokens over and over agree there without being one another's.
+        distinct = len(set(ours[:length]))
+        if length >= max(SHORTEST_MATCH, len(ours) // 2) and 2 * distinct > length:
             return i
     return None
 

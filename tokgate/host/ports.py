@@ -13,6 +13,9 @@ from tokgate.host import proc
 # Linux gives ports to outgoing connections, which could take one in between.
 FIRST, LAST = 20000, 32000
 
+# Not the generator that everybody shares: two processes that seed it alike (as hypothesis does) would be given the
+# same ports, and each would take the other's server for its own.
+_random = random.SystemRandom()
 _given: set[int] = set()
 _lock = threading.Lock()
 
@@ -28,7 +31,7 @@ def free_port(host: str = "127.0.0.1") -> int:
     """
     with _lock:
         for _ in range(1000):
-            port = random.randint(FIRST, LAST)
+            port = _random.randint(FIRST, LAST)
             if port not in _given and is_free(port, host):
                 _given.add(port)
                 return port

@@ -113,7 +113,7 @@ def main(owner: int) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    descriptor = os.pidfd_open(owner) if os.getppid() == owner else -1
+    descriptor = _watched(owner)
     marks: dict[str, list[Path]] = {}
     folders: set[Path] = set()
     pending = b""
@@ -135,6 +135,14 @@ def main(owner: int) -> None:
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     lock.remove_stale(owner)
+
+
+def _watched(owner: int) -> int:
+    """A pidfd of our parent; -1 when it is gone already: the end of our input tells that as well."""
+    try:
+        return os.pidfd_open(owner) if os.getppid() == owner else -1
+    except ProcessLookupError:  # killed, and collected, between the two
+        return -1
 
 
 def _take(line: str, marks: dict[str, list[Path]], folders: set[Path]) -> None:

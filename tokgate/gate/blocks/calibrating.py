@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tokgate.analysis.calibration_file import read_case
+from tokgate.baselines import STARTUP
 from tokgate.config.profiles import Profile
 from tokgate.errors import UsageFault
 from tokgate.gate.blocks import calibrations
@@ -71,9 +73,14 @@ def calibrate(
         say: told of every block.
 
     Raises:
+        SampleFault: a stored calibration of a profile cannot be read, or was edited; nothing was started.
         TokgateError: as :meth:`tokgate.gate.blocks.runner.BlockRunner.measure`; blocks before are stored.
     """
     began = clock()
+    for name in names:
+        # One that cannot be added to would else be found after its first block was measured.
+        for workload in (*setup.workloads, STARTUP):
+            read_case(setup.request.baselines, setup.host_classes[name], name, workload)
     done: list[Calibrated] = []
     for name in names:
         profile = setup.profiles[name]

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tokgate.analysis.cycles import Cycles, cycles
-from tokgate.analysis.parity_case import Case, CaseRequest
 from tokgate.analysis.step_parts import NoCycles
 from tokgate.config.engine import EngineKind
 from tokgate.config.workloads import Workload
 from tokgate.errors import LoadFault, UsageFault
-from tokgate.gate.greedy import GreedyClient
 from tokgate.load import prompts
 from tokgate.server.running import Server
 from tokgate.sglang import profiling
@@ -66,12 +64,13 @@ class Request:
     ranks: int = 1
 
     @property
-    def case(self) -> Case:
-        """The requests, long enough that none ends before the last recorded step."""
+    def body(self) -> dict[str, Any]:
+        """All requests in one: sent one by one, each would bring a prefill of its own into the recorded passes, and a
+        client on a busy host would leave hardly a step between them. Long enough that none ends before the last step.
+        """
         new_tokens = (self.steps + 2) * self.tokens_a_step + _MARGIN_TOKENS
-        return Case(
-            requests=[CaseRequest(prompt_ids=list(ids), new_tokens=new_tokens) for ids in self.prompts]
-        )
+        sampling = {"temperature": 0, "max_new_tokens": new_tokens, "ignore_eos": True}
+        return {"input_ids": [list(ids) for ids in self.prompts], "sampling_params": sampling}
 
 
 def prompts_of(workload: Workload, vocabulary: int | None) -> Sequence[Sequence[int]]:
@@ -128,7 +127,7 @@ def capture(url: str, folder: Path, asked: Request, *, timeout_s: float) -> Trac
     passes = asked.steps + 1 + (len(asked.prompts) > 1)
     body = profiling.request(folder, steps=passes, version=asked.version, kind=asked.kind)
     _post(url + profiling.START, body, timeout_s)
-    GreedyClient(url, timeout_s).answer(asked.case)
+    _post(url + "/generate", asked.body, timeout_s)
     if not profiling.trace_files(folder):
         _post(url + profiling.STOP, {}, timeout_s)
     return read(_written(folder, asked.ranks))
