@@ -2,7 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
 from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def print_or_put(described: str | None, page: Path, begin: str, end: str, make: Callable[[], str]) -> int:
+    """The whole command of a module that makes one part of one page: prints it, and puts it there with ``--write``.
+
+    Args:
+        described: the module's docstring; its first line is the help.
+        page: below this checkout.
+        begin, end: marks of the part.
+        make: the part, as Markdown.
+
+    Raises:
+        SystemExit: the page lacks the marks.
+    """
+    parser = argparse.ArgumentParser(description=(described or "").partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help=f"into {page.relative_to(ROOT)}")
+    given = parser.parse_args()
+    text = make()
+    print(text)
+    if given.write:
+        put(page, begin, end, text)
+    return 0
 
 
 def put(page: Path, begin: str, end: str, text: str) -> None:

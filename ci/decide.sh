@@ -2,12 +2,13 @@
 # Decides what the GPU runner has to do for a change, and says why. Writes `kind`, `reason` and `versions`, those of
 # SGLang that it needs, to GITHUB_OUTPUT.
 #   kind=bump   ci/sglang.pin differs from the base branch: the old version against the new one
-#   kind=gate   the change carries the label: the gate on the pinned version
+#   kind=gate   the change carries the label, or somebody asked for it: the gate on the pinned version
 #   kind=none   neither
 # Environment: TOKGATE_BASE  a commit or branch to compare with (default: origin/$GITHUB_BASE_REF, else HEAD~1)
 #              TOKGATE_LABELS  labels of the pull request, one a line or as JSON
 #              TOKGATE_LABEL   the label that asks for the gate (default: gpu-gate)
-#              TOKGATE_ALWAYS  1: at least the gate, as when somebody starts the workflow by hand
+#              TOKGATE_ASKED   gate: the gate, whatever changed, as when somebody starts the workflow by hand;
+#                              bump: what changed, whatever the labels
 set -euo pipefail
 cd "$(dirname "$0")/.."
 base="${TOKGATE_BASE:-}"
@@ -18,27 +19,43 @@ label="${TOKGATE_LABEL:-gpu-gate}"
 new="$(cat ci/sglang.pin)"
 kind=none
 versions="$new"
-reason="ci/sglang.pin is as in $base and there is no label '$label'"
+pin="ci/sglang.pin is as in $base"
 if git rev-parse --verify --quiet "$base^{commit}" >/dev/null; then
   # The pin as it was when the change began, not as the base branch has it since.
   fork="$(git merge-base "$base" HEAD || echo "$base")"
   old="$(git show "$fork:ci/sglang.pin" 2>/dev/null || true)"
   if [ -n "$old" ] && [ "$old" != "$new" ]; then
     kind=bump
-    reason="ci/sglang.pin: $old -> $new"
+    pin="ci/sglang.pin: $old -> $new"
     versions="$old $new"
   fi
 else
-  reason="there is no $base to compare ci/sglang.pin with"
+  pin="there is no $base to compare ci/sglang.pin with"
 fi
-labels="$(sed -E 's/^[[:space:]]*"?//; s/"?,?[[:space:]]*$//' <<<"${TOKGATE_LABELS:-}")"
-if [ "$kind" = none ] && grep -qxF -- "$label" <<<"$labels"; then
-  kind=gate
-  reason="label '$label'"
-fi
-if [ "$kind" = none ] && [ "${TOKGATE_ALWAYS:-}" = 1 ]; then
-  kind=gate
-  reason="asked for by hand"
-fi
+reason="$pin"
+case "${TOKGATE_ASKED:-}" in
+  "")
+    labels="$(sed -E 's/^[[:space:]]*"?//; s/"?,?[[:space:]]*$//' <<<"${TOKGATE_LABELS:-}")"
+    if [ "$kind" = none ] && grep -qxF -- "$label" <<<"$labels"; then
+      kind=gate
+      reason="label '$label'"
+    elif [ "$kind" = none ]; then
+      reason="$pin, and there is no label '$label'"
+    fi
+    ;;
+  gate)
+    # Also where the last commit moved the pin: it is the gate that makes baselines of the new version.
+    kind=gate
+    versions="$new"
+    reason="the gate, asked for by hand"
+    ;;
+  bump)
+    reason="a bump, asked for by hand; $pin"
+    ;;
+  *)
+    echo "decide: TOKGATE_ASKED is gate or bump, not '$TOKGATE_ASKED'" >&2
+    exit 2
+    ;;
+esac
 echo "$kind: $reason"
 { echo "kind=$kind"; echo "reason=$reason"; echo "versions=$versions"; } >>"${GITHUB_OUTPUT:-/dev/null}"

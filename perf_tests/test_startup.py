@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tokgate.gate.campaign import Visit
 from tokgate.gate.run import Run
+from tokgate.gate.visit import Visit
 from tokgate.verdict import Verdict
 
 Report = Callable[[Verdict], None]

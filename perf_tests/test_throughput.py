@@ -8,8 +8,8 @@ import pytest
 
 from fixtures.benchmarks import ReplayClock, replay
 from tokgate.config.workloads import Workload
-from tokgate.gate.campaign import Visit
 from tokgate.gate.run import Run
+from tokgate.gate.visit import Visit
 from tokgate.verdict import Verdict
 
 Report = Callable[[Verdict], None]

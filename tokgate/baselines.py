@@ -1,31 +1,26 @@
 """Stored baselines: ``baselines/<host class>/<profile>/<workload>.yaml``.
 
 A file holds epochs (a reason each), an epoch holds sessions (one recorded run each), a session holds
-the runs of each metric on one line, so that a review shows what changed. Only ``tokgate accept``
-writes them, and nothing lowers one by itself.
+the runs of each metric on one line, so that a review shows what changed. :mod:`tokgate.accepting` writes them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from pydantic import Field
 
 from tokgate.config.document import Document, Section
-from tokgate.errors import ResultsUnwritable, UsageFault
-from tokgate.load.sample import Identity, Sample
+from tokgate.load.sample import Identity
 
 SCHEMA = 1
 STARTUP = "startup"
 """The workload name under which start-up times are stored and judged."""
-HEADER = "# Written by `tokgate accept`, reviewed by people. A session is one recorded run.\n"
 
 
 class SessionSection(Section):
@@ -101,10 +96,15 @@ def read(root: Path, host_class: str, profile: str, workload: str) -> Baseline |
         ConfigFault: the file is faulty; lists every fault with its line.
     """
     path = path_of(root, host_class, profile, workload)
-    return _load(path) if path.is_file() else None
+    return load(path) if path.is_file() else None
 
 
-def _load(path: Path) -> Baseline:
+def load(path: Path) -> Baseline:
+    """A stored baseline.
+
+    Raises:
+        ConfigFault: as :func:`read`.
+    """
     document = Document(path)
     raw = document.validate(BaselineFile)
     if raw.schema_ != SCHEMA:
@@ -123,6 +123,11 @@ def _load(path: Path) -> Baseline:
                     "another session is another run, which tokgate accept adds",
                 )
             first.setdefault(session.run, document.line(here))
+            for metric, runs in session.samples.items():
+                if not runs or not all(math.isfinite(value) and value >= 0 for value in runs):
+                    document.fault(
+                        ("epochs", e, "sessions", n, "samples", metric), "holds what no run can have measured"
+                    )
             if session.digest != digest(session.model_dump()):
                 document.fault(
                     ("epochs", e, "sessions", n, "digest"),
@@ -171,134 +176,3 @@ def orphans(root: Path, host_class: str, cases: Sequence[tuple[str, str]]) -> li
     """Baseline files of a host class that belong to no (profile, workload) of ``cases``."""
     wanted = {path_of(root, host_class, profile, workload) for profile, workload in cases}
     return sorted(p for p in (root / host_class).glob("*/*.yaml") if p not in wanted)
-
-
-def accept(
-    root: Path,
-    samples: Sequence[Sample],
-    *,
-    run: str,
-    reason: str,
-    metrics: Sequence[str],
-    new_epoch: bool,
-    tokgate_version: str,
-) -> list[Path]:
-    """Record the Samples of a run as one session of each case that they cover.
-
-    Args:
-        root: the ``baselines`` folder.
-        samples: every Sample of the run, of any number of cases.
-        run: the run's name, kept as provenance.
-        reason: why these figures are accepted, for people.
-        metrics: names of the metrics to store.
-        new_epoch: start a new level instead of adding to the last one; also done where the identity
-            of what is measured has changed, since old sessions cannot be compared with it.
-        tokgate_version: provenance.
-
-    Returns:
-        The files written.
-
-    Raises:
-        UsageFault: a void or failed run among the Samples, an empty reason, this run already recorded,
-            or no gated metric in a case.
-        ResultsUnwritable: a file cannot be written.
-    """
-    if not reason.strip(" ."):
-        raise UsageFault("accept needs a reason, for the person who reads the review")
-    spoiled = [f"{_name(s)} run {s.identity.run}: {why}" for s in samples for why in _spoils(s)]
-    if spoiled:
-        raise UsageFault(f"run {run} cannot be accepted: {len(spoiled)} void or failed runs", spoiled[:20])
-    prepared: list[tuple[Path, dict[str, object]]] = []
-    for case in _cases(samples):
-        first = case[0].identity
-        path = path_of(root, first.host_class, first.profile, first.workload)
-        figures = {
-            metric: [_rounded(s.metrics[metric]) for s in case if metric in s.metrics]
-            for metric in metrics
-            if any(metric in s.metrics for s in case)
-        }
-        if not figures:
-            raise UsageFault(f"{_name(case[0])} has none of the gated metrics: {', '.join(metrics)}")
-        session: dict[str, object] = {
-            "run": run,
-            "at": first.started_at,
-            "sglang": first.sglang_version,
-            "tokgate": tokgate_version,
-            "launches": len({s.identity.launch for s in case}),
-            "reason": reason,
-            "samples": figures,
-        }
-        session["digest"] = digest(session)
-        prepared.append((path, _updated(path, first, session, reason=reason, run=run, new_epoch=new_epoch)))
-    for path, content in prepared:
-        _write(path, content)
-    return [path for path, _ in prepared]
-
-
-def _updated(
-    path: Path, identity: Identity, session: Mapping[str, object], *, reason: str, run: str, new_epoch: bool
-) -> dict[str, object]:
-    epochs: list[dict[str, object]] = []
-    if path.is_file():
-        stored = _load(path)
-        epochs = yaml.safe_load(path.read_text(encoding="utf-8"))["epochs"]
-        if any(s.run == run for s in stored.sessions):
-            raise UsageFault(f"{path} already holds run {run}")
-        new_epoch = new_epoch or bool(differences(stored, identity))
-    if new_epoch or not epochs:
-        epochs.append({"reason": reason, "sessions": []})
-    sessions = epochs[-1]["sessions"]
-    assert isinstance(sessions, list)
-    sessions.append(dict(session))
-    return {"schema": SCHEMA, "identity": identity_of(identity), "epochs": epochs}
-
-
-def _cases(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
-    grouped: dict[tuple[str, str], list[Sample]] = {}
-    for sample in samples:
-        grouped.setdefault((sample.identity.profile, sample.identity.workload), []).append(sample)
-    yield from grouped.values()
-
-
-def _spoils(sample: Sample) -> Iterator[str]:
-    yield from (void.message for void in sample.void)
-    bad = [r for r in sample.requests if r.outcome != "ok"]
-    if bad:
-        yield f"{len(bad)} of {len(sample.requests)} requests not ok ({bad[0].outcome}: {bad[0].detail})"
-
-
-def _name(sample: Sample) -> str:
-    return f"{sample.identity.workload}[{sample.identity.profile}]"
-
-
-def _rounded(value: float) -> float:
-    """Six significant digits: more than any clock here resolves, and a diff that people can read."""
-    return float(f"{value:.6g}")
-
-
-class _Dumper(yaml.SafeDumper):
-    """Block style for mappings, one line for a list of figures."""
-
-
-def _list(dumper: _Dumper, data: list[object]) -> yaml.Node:
-    flow = all(isinstance(item, (int, float)) for item in data)
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flow)
-
-
-_Dumper.add_representer(list, _list)
-
-
-def _write(path: Path, content: Mapping[str, object]) -> None:
-    text = HEADER + yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, width=10_000)
-    temporary = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise ResultsUnwritable(f"{path} cannot be written: {error.strerror}") from error

@@ -10,7 +10,6 @@ table into docs/how-to/explain_a_log.md.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -21,7 +20,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.page import put
+from benchmarks.page import print_or_put
 from tokgate.trace.events import EventStream
 
 ROOT = Path(__file__).parents[2]
@@ -116,18 +115,11 @@ def table(found: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Measure; print the table, or put it into the document."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help=f"into {DOCUMENT.relative_to(ROOT)}")
-    given = parser.parse_args()
+def measured() -> str:
+    """Make the files, explain them, and say how it went, as Markdown."""
     with tempfile.TemporaryDirectory(prefix="tokgate-explain-") as folder:
-        text = table(rows(Path(folder)))
-    print(text)
-    if given.write:
-        put(DOCUMENT, BEGIN, END, text)
-    return 0
+        return table(rows(Path(folder)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_or_put(__doc__, DOCUMENT, BEGIN, END, measured))

@@ -7,7 +7,6 @@ Every record under tests/assets/h200-matrix is judged again; ``--write`` puts th
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 
-from benchmarks.page import put
+from benchmarks.page import print_or_put
 from benchmarks.speculation.judged import Record
 from tokgate.analysis.cycles import Cycles
 from tokgate.analysis.step_parts import OTHER
@@ -186,16 +185,5 @@ def text() -> str:
     return "\n".join(lines).rstrip()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
-    given = parser.parse_args()
-    made = text()
-    print(made)
-    if given.write:
-        put(PAGE, BEGIN, END, made)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_or_put(__doc__, PAGE, BEGIN, END, text))

@@ -8,11 +8,10 @@ left out). ``--write`` puts the table into docs/how-to/read_a_trace.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.page import put
+from benchmarks.page import print_or_put
 from tokgate.analysis.roofline import roofline
 from tokgate.models.dial import Dial
 from tokgate.models.maker import tensors_of
@@ -79,17 +78,5 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Print the table, or put it into the document."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help=f"into {DOCUMENT.relative_to(ROOT)}")
-    given = parser.parse_args()
-    text = table()
-    print(text)
-    if given.write:
-        put(DOCUMENT, BEGIN, END, text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_or_put(__doc__, DOCUMENT, BEGIN, END, table))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,14 +22,18 @@ import tarfile
 import time
 from pathlib import Path
 
-from benchmarks.supervision.trial import PLAN, Row, add_options
+from benchmarks.supervision.blows import PLAN
+from benchmarks.supervision.trial import Row, add_options, gpu_mib
 from tokgate.config.engine import Engine, resolve_engine
-from tokgate.host import gpu, proc
+from tokgate.host import gpu, marker, proc
 
 ROOT = Path(__file__).parents[2]
 ASSET_BYTES = 60_000
 # Until a trial that was told to end has collected what it must and its reaper has done its work.
 END_S = 15.0
+OF = "TOKGATE_TRIALS"
+"""Variable that every process of these trials inherits: what is left of them is told by it, not by a folder's name
+or by what a GPU holds, which may be another gate's."""
 
 
 class Trials:
@@ -39,6 +44,7 @@ class Trials:
         self.engine = engine
         self.rows: dict[str, Row] = {}
         self.left_out: dict[str, str] = {}
+        self.token = marker.owner_token()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self, names: list[str]) -> None:
@@ -61,12 +67,17 @@ class Trials:
         options = self.options
         folder = options.out / name
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "benchmarks.supervision.trial", name]
+        command = [sys.executable, "-m", "benchmarks.supervision.blows", name]
         for option in ("engine", "target", "draft", "floor", "out"):
             command += [f"--{option}", str(getattr(options, option))]
         with (folder / "output.txt").open("wb") as output:
             self._running[name] = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                command,
+                cwd=ROOT,
+                env={**os.environ, OF: self.token},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
 
     def _take(self, name: str) -> None:
@@ -166,11 +177,6 @@ def _given(value: float | int | None) -> str:
     return "-" if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
-def _total_mib() -> int | None:
-    nvml = gpu.open_nvml()
-    return None if isinstance(nvml, str) else sum(nvml.used_mib(range(nvml.count)).values())
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -190,27 +196,26 @@ def main() -> int:
         for name in [name for name in names if name.endswith("-in-capture")]:
             names.remove(name)
             trials.left_out[name] = "the CPU engine captures no graphs"
-    before = _total_mib()
     trials.run(names)
-    after = _total_mib()
+    left = left_of(trials.token)
     archive = trials.write_assets()
     print(trials.table())
-    if before is not None and after is not None:
-        print(f"all GPUs: {before} MiB in use before, {after} MiB after")
+    held_mib = gpu_mib(process.pid for process in left)
+    on_gpus = "" if held_mib is None else f", {held_mib} MiB on GPUs"
     print(
-        f"assets: {archive} ({archive.stat().st_size >> 10} KiB); left of all: {_left(options.out)} processes"
+        f"assets: {archive} ({archive.stat().st_size >> 10} KiB); left of all: {len(left)} processes{on_gpus}"
     )
-    return 0 if trials.is_right() else 1
+    return 0 if trials.is_right() and not left else 1
 
 
-def _left(out: Path) -> int:
-    """Processes that still name the folder of these trials, the reapers' and this one's apart."""
-    needle = str(out)
-    return sum(
-        process.alive and "engine.log" not in line and "sglang" in line and needle in line
-        for process in proc.table().values()
-        if (line := proc.command_line(process.pid) or "")
-    )
+def left_of(token: str) -> list[proc.Process]:
+    """Living processes of the servers of these trials. Those of other gates, and the reapers, are none."""
+    needle = f"{OF}={token}".encode()
+    return [
+        item.process
+        for item in marker.find_all()
+        if needle in proc.environment_bytes(item.process.pid).split(b"\0")
+    ]
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
-from tokgate.analysis.calibration import AABlock, Calibration, Session, from_document, to_document
+from tokgate.analysis.calibration import AABlock, Calibration, Session
+from tokgate.analysis.calibration_file import SUFFIX, read_calibration, write_calibration
 from tokgate.errors import SampleFault
 
 EMPTY = Calibration("nvidia-h200", "baseline", "chat-bs1", "output_tok_s", "tok/s", "higher")
@@ -42,8 +43,11 @@ def test_a_session_that_grew_takes_the_place_of_itself():
 
 def test_a_calibration_of_something_else_says_what_differs():
     known = replace(EMPTY, identity={"model": "8b", "profile_digest": "p"})
-    assert known.differences({"model": "8b", "profile_digest": "p", "more": "x"}) == []
+    assert known.differences({"model": "8b", "profile_digest": "p"}) == []
+    assert known.differences({"model": "8b"}) == []
     assert known.differences({"model": "1b", "profile_digest": "p"}) == ["model: calibrated 8b, now 1b"]
+    # What it does not say of itself is no match for whatever is asked.
+    assert known.differences({"model": "8b", "block": "4 runs"}) == ["block: calibrated not said, now 4 runs"]
 
 
 def test_sessions_are_pooled_and_a_later_one_does_not_touch_the_first():
@@ -55,10 +59,10 @@ def test_sessions_are_pooled_and_a_later_one_does_not_touch_the_first():
     assert both.history().s0 > first.history().s0
 
 
-def test_the_figures_can_be_made_again_from_the_file():
+def test_the_figures_can_be_made_again_from_the_file(tmp_path):
     done = EMPTY.with_session(session())
-    text = yaml.safe_dump(to_document(done))
-    read = from_document(yaml.safe_load(text))
+    write_calibration(tmp_path / "c.yaml", done)
+    read = read_calibration(tmp_path / "c.yaml")
     assert read == done
     assert read.history() == done.history()
 
@@ -71,6 +75,8 @@ def test_missing_thin_and_old_calibrations_are_told():
     assert "no calibration" in EMPTY.remarks(now)[0]
     assert "5 A/A blocks of 20" in thin.remarks(now)[0]
     later = now + datetime.timedelta(days=40)
+    early = now - datetime.timedelta(days=40)
+    assert "days ahead of this host's clock: its age is not known" in fresh.remarks(early)[0]
     assert "44 days old (limit 30)" in fresh.remarks(later)[0] or "45 days old" in fresh.remarks(later)[0]
 
 
@@ -80,20 +86,118 @@ def test_without_any_scatter_there_is_no_history():
     assert EMPTY.history() is None
 
 
+def stored(folder: Path, *sessions: Session) -> Path:
+    path = folder / f"output_tok_s{SUFFIX}"
+    done = replace(EMPTY, identity={"model": "8b", "block": "4 runs an arm, together"})
+    for item in sessions:
+        done = done.with_session(item)
+    write_calibration(path, done)
+    return path
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("was", "now", "message"),
     [
-        {"schema": 2},
-        {"better": "up"},
-        {"sessions": [{"started_at": START, "blocks": [{"first": [], "second": [1.0]}]}]},
-        {"sessions": [{"started_at": "yesterday", "blocks": []}]},
-        {"sessions": [{"started_at": START, "blocks": [{"first": [0.0], "second": [1.0]}]}]},
-        {"extra": 1},
+        ("schema: 1", "schema: 2", "schema"),
+        ("better: higher", "better: up", "better"),
+        ("first: [", "first: []\n    also: [", "first"),
+        ("metric:", "extra: 1\nmetric:", "extra: unknown key"),
+        ("unit: tok/s", "unit: tok/s\nunit: ms", "given twice"),
+        ("first: [", "first: [.nan, ", "digest does not fit"),
     ],
 )
-def test_a_file_that_is_no_calibration_is_refused(change):
-    with pytest.raises(SampleFault):
-        from_document(to_document(EMPTY) | change)
+def test_a_file_that_is_no_calibration_is_refused(tmp_path, was, now, message):
+    path = stored(tmp_path, session(blocks=2))
+    good = path.read_text()
+    assert was in good
+    path.write_text(good.replace(was, now))
+    with pytest.raises(SampleFault, match=message) as caught:
+        read_calibration(path)
+    assert str(caught.value).startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        Session("yesterday", (AABlock((1.0,), (1.0,)),)),
+        Session(START, (AABlock((0.0,), (1.0,)),)),
+        Session(START, (AABlock((math.nan,), (1.0,)),)),
+    ],
+)
+def test_a_session_with_a_fitting_digest_that_cannot_have_been_measured_is_refused(tmp_path, spoilt):
+    write_calibration(tmp_path / "c.yaml", replace(EMPTY, sessions=(spoilt,)))
+    with pytest.raises(SampleFault, match="not a calibration"):
+        read_calibration(tmp_path / "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("first: [", "first: [900.0, "),
+        ("- started_at: '2026-01-05", "- started_at: '2026-02-05"),
+        ("unit: tok/s", "unit: ms"),
+        ("profile: baseline", "profile: eagle3-graphs"),
+        ("better: higher", "better: lower"),
+        ("model: 8b", "model: 1b"),
+        (", block: '4 runs an arm, together'", ""),
+    ],
+)
+def test_a_calibration_edited_by_hand_is_refused_with_its_line(tmp_path, was, now):
+    path = stored(tmp_path, session(blocks=3))
+    good = path.read_text()
+    assert read_calibration(path).history().blocks == 3
+    assert was in good, good
+    path.write_text(good.replace(was, now, 1))
+    line = next(n for n, text in enumerate(good.splitlines(), 1) if "started_at" in text)
+    with pytest.raises(SampleFault, match="was edited after tokgate calibrate wrote it") as caught:
+        read_calibration(path)
+    assert str(caught.value).startswith(f"{path}:{line}: the session of 2026-0")
+    assert "remove the file, then tokgate calibrate run" in str(caught.value)
+
+
+def test_blocks_taken_out_or_pasted_are_found(tmp_path):
+    """A thin calibration is told as thin, whoever copies its blocks."""
+    path = stored(tmp_path, session(blocks=2))
+    good = path.read_text()
+    at, end = good.index("  - first"), good.index("  digest")
+    one = good[at : end - 1].split("  - first")[1]
+    path.write_text(good[:end] + f"  - first{one}" + good[end:])
+    with pytest.raises(SampleFault, match="edited"):
+        read_calibration(path)
+    path.write_text(good[:at] + f"  - first{one}" + good[end:])
+    with pytest.raises(SampleFault, match="edited"):
+        read_calibration(path)
+
+
+def test_a_session_pasted_twice_is_refused_and_another_is_not(tmp_path):
+    path = stored(tmp_path, session(blocks=2), session(1, 2, "2026-01-06T10:00:00+00:00"))
+    good = path.read_text()
+    assert read_calibration(path).history().blocks == 4
+    at = good.index("- started_at: '2026-01-06")
+    path.write_text(good + good[at:])
+    with pytest.raises(
+        SampleFault, match=r"2026-01-06T10:00:00\+00:00 is there twice, first on line \d+: remove"
+    ):
+        read_calibration(path)
+
+
+def test_a_session_moved_from_another_file_is_refused(tmp_path):
+    here = stored(tmp_path, session(blocks=2))
+    other = tmp_path / "other.yaml"
+    write_calibration(
+        other, replace(EMPTY, metric="ttft_s_p50").with_session(session(1, 2, "2026-01-06T10:00:00+00:00"))
+    )
+    moved = other.read_text()
+    here.write_text(here.read_text() + moved[moved.index("- started_at") :])
+    with pytest.raises(SampleFault, match="the session of 2026-01-06"):
+        read_calibration(here)
+
+
+def test_a_digest_that_was_taken_out_is_refused(tmp_path):
+    path = stored(tmp_path, session(blocks=2))
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if "digest:" not in line))
+    with pytest.raises(SampleFault, match=r"sessions\[0\].digest: is missing"):
+        read_calibration(path)
 
 
 def test_a_session_without_a_time_zone_is_refused():

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tokgate.analysis.calibration_file import read_calibration, write_calibration
 from tokgate.cli import run
 from tokgate.load.sample import Request, Void
 
@@ -246,6 +248,46 @@ def test_calibrate_pools_launches_and_judge_uses_them(make_sample, tmp_path, cap
     more = store(tmp_path, "p.json", sampled(make_sample, 1.0, 2, identity={"profile": "eagle3-graphs"}))
     assert run(["judge", other, more, "--calibration", cal]) == 2
     assert "calibration of profile 'baseline'" in capsys.readouterr().err
+
+
+def test_judge_refuses_a_calibration_of_something_else_or_an_edited_one(make_sample, tmp_path, capsys):
+    a = store(tmp_path, "a.json", sampled(make_sample, 1.0, 1, count=8))
+    b = store(tmp_path, "b.json", sampled(make_sample, 1.0, 2, count=2))
+    cal = tmp_path / "cal.yaml"
+    assert run(["calibrate", "pool", a, "--out", str(cal)]) == 0
+    sides = []
+    for name, seed in (("m.json", 2), ("n.json", 3)):
+        sides.append(
+            store(tmp_path, name, sampled(make_sample, 1.0, seed, count=2, identity={"model": "8b"}))
+        )
+    assert run(["judge", *sides, "--calibration", str(cal)]) == 2
+    assert "the calibration is of something else: model: calibrated" in capsys.readouterr().err
+    cal.write_text(cal.read_text().replace("second: [", "second: [1.0, ", 1))
+    assert run(["judge", b, a, "--calibration", str(cal)]) == 2
+    assert "was edited after tokgate calibrate wrote it" in capsys.readouterr().err
+
+
+def test_pool_says_what_it_leaves_out_and_mixes_no_builds(make_sample, tmp_path, capsys):
+    odd = store(tmp_path, "odd.json", sampled(make_sample, 1.0, 1, count=3))
+    assert run(["calibrate", "pool", odd, "--out", str(tmp_path / "c.yaml")]) == 0
+    out = capsys.readouterr().out
+    assert "1 A/A block added" in out and "the last launch has no counterpart" in out
+    one = list(sampled(make_sample, 1.0, 1, count=1))
+    other = list(sampled(make_sample, 1.0, 2, count=1, identity={"sglang_version": "9"}))
+    mixed = store(tmp_path, "mixed.json", [*one, *other])
+    assert run(["calibrate", "pool", mixed, "--out", str(tmp_path / "d.yaml")]) == 2
+    assert "holds more than one sglang_version" in capsys.readouterr().err
+
+
+def test_pooled_launches_are_not_added_to_blocks_of_a_known_form(make_sample, tmp_path, capsys):
+    a = store(tmp_path, "a.json", sampled(make_sample, 1.0, 1, count=4))
+    cal = tmp_path / "cal.yaml"
+    assert run(["calibrate", "pool", a, "--out", str(cal)]) == 0
+    known = read_calibration(cal)
+    write_calibration(cal, replace(known, sessions=(), identity={**known.identity, "block": "4 runs an arm"}))
+    capsys.readouterr()
+    assert run(["calibrate", "pool", a, "--out", str(cal)]) == 2
+    assert "says of its sessions: block: 4 runs an arm" in capsys.readouterr().err
 
 
 def test_calibrate_show_takes_the_metrics_own_limit(make_sample, tmp_path, capsys, monkeypatch):

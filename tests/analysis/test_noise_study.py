@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.noise import findings
 from benchmarks.noise import report as noise_report
 from benchmarks.noise import stored as noise_stored
 from benchmarks.noise.__main__ import KEPT
@@ -81,7 +82,7 @@ def write(folder: Path, *, planted: str, runs: int = 36) -> list:
     ],
 )
 def test_a_planted_cause_is_named_for_every_slow_run_and_for_no_other(tmp_path, planted, cause):
-    *rows, whole = noise_report.causes(write(tmp_path, planted=planted))
+    *rows, whole = findings.causes(write(tmp_path, planted=planted))
     assert (whole.slow, whole.quick) == ((12, 12), (0, 24))
     (named,) = (c for c in rows if c.words == cause)
     assert (named.slow, named.quick) == ((12, 12), (0, 24))
@@ -89,8 +90,8 @@ def test_a_planted_cause_is_named_for_every_slow_run_and_for_no_other(tmp_path, 
 
 def test_without_a_cause_none_is_named(tmp_path):
     runs = write(tmp_path, planted="nothing")
-    assert noise_report.causes(runs)[-1].slow == (0, 12)
-    assert max(abs(row[2]) for row in noise_report.correlations(runs)) < 0.6
+    assert findings.causes(runs)[-1].slow == (0, 12)
+    assert max(abs(row[2]) for row in findings.correlations(runs)) < 0.6
 
 
 def test_slow_in_every_step_and_stalls_are_told_apart(tmp_path):
@@ -122,7 +123,7 @@ def test_what_happens_at_the_same_moment_is_seen_within_runs(tmp_path):
 
 
 def test_an_episode_is_told_whatever_was_measured_in_it():
-    runs = noise_report.models(ROOT / "benchmarks/noise/h200")["1b"]
+    runs = findings.models(ROOT / "benchmarks/noise/h200")["1b"]
     found, share = episodes(runs)
     longest = max(found, key=lambda e: e.seconds)
     assert (
@@ -131,7 +132,7 @@ def test_an_episode_is_told_whatever_was_measured_in_it():
     assert 0.2 < share < 0.3
     quiet = [run for run in runs if run.number < 5 or run.number >= 14]
     assert episodes(quiet) == ([], 0.0)
-    by_order = dict(noise_report.orders(runs))
+    by_order = dict(findings.orders(runs))
     assert by_order["ABBABAAB"] < by_order["AAAABBBB"] / 2
 
 
@@ -153,10 +154,8 @@ def test_a_kept_study_gives_what_the_whole_one_gives(tmp_path):
 
 def test_the_canary_names_the_slow_runs_of_a_model_that_the_cpu_bounds():
     """1.1 B: every slow run in which the canary was under the scheduler has it."""
-    runs = noise_report.natural(noise_report.models(ROOT / "benchmarks/noise/h200-x2-1b")["1b"])
-    (work,) = (
-        c for c in noise_report.causes(runs) if c.words.startswith("fixed work on the scheduler's CPU")
-    )
+    runs = findings.natural(findings.models(ROOT / "benchmarks/noise/h200-x2-1b")["1b"])
+    (work,) = (c for c in findings.causes(runs) if c.words.startswith("fixed work on the scheduler's CPU"))
     assert work.slow == (7, 7) and work.quick == (2, 5)
     have = [r for r in runs if OWN_WORK in r.facts]
     assert spearman([r.tok_s for r in have], [r.facts[OWN_WORK] for r in have]) < -0.85
@@ -164,10 +163,10 @@ def test_the_canary_names_the_slow_runs_of_a_model_that_the_cpu_bounds():
 
 def test_a_model_that_the_gpu_bounds_does_not_scatter_with_the_cpu():
     """8 B: the scheduler's CPU was disturbed more than half of the time, and no run was slow."""
-    runs = noise_report.models(ROOT / "benchmarks/noise/h200-x4-8b")["8b"]
+    runs = findings.models(ROOT / "benchmarks/noise/h200-x4-8b")["8b"]
     speed = cpu_speed(runs, "own_cpu_ms")
     assert speed.disturbed > 0.5 and speed.factor > 1.3
-    assert noise_report.split(runs)[0] == []
+    assert findings.split(runs)[0] == []
 
 
 def test_counters_see_a_busy_process():

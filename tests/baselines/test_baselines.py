@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tokgate import baselines
+from tokgate import accepting, baselines
 from tokgate.errors import ConfigFault, ResultsUnwritable, UsageFault
 from tokgate.load.sample import Sample, Void
 
@@ -15,7 +15,7 @@ Make = Callable[..., Sample]
 
 
 def accept(root: Path, samples: list[Sample], run: str = "r1", *, new_epoch: bool = False) -> list[Path]:
-    return baselines.accept(
+    return accepting.accept(
         root,
         samples,
         run=run,

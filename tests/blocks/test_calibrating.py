@@ -8,19 +8,20 @@ import random
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import chi2
 
 from tests.blocks.conftest import VirtualBench
-from tokgate.analysis.calibration_file import read_calibration
+from tokgate.analysis.calibration_file import read_calibration, write_calibration
 from tokgate.errors import LoadFault, SampleFault
 from tokgate.gate.blocks import calibrating, calibrations
 from tokgate.gate.blocks.calibrating import Calibrated, store
 from tokgate.gate.blocks.plan import Arm, BlockPlan
 from tokgate.gate.blocks.runner import BlockRunner
-from tokgate.gate.setup import Setup
+from tokgate.gate.setup import Setup, for_engine
 from tokgate.load.sample import Identity
 
 LAUNCH_SD = 0.03
@@ -32,8 +33,9 @@ calibrate = partial(calibrating.calibrate, runs_per_arm=2)
 class Hosts:
     """Makes virtual benches whose launches scatter by :data:`LAUNCH_SD`."""
 
-    def __init__(self, fails_at: int | None = None) -> None:
+    def __init__(self, fails_at: int | None = None, compiles_s: float = 0.0) -> None:
         self.fails_at = fails_at
+        self.compiles_s = compiles_s
         self.now_s = 0.0
         self.runs = 0
 
@@ -44,6 +46,8 @@ class Hosts:
 
         def before(block: int, arm: str) -> None:
             self.runs += 1
+            if block == 0:
+                self.bench.now_s, self.compiles_s = self.bench.now_s + self.compiles_s, 0.0
             if block == self.fails_at:
                 raise LoadFault("the server went away")
 
@@ -110,9 +114,9 @@ def test_a_finished_session_is_followed_by_a_new_one_and_both_are_pooled(setup: 
     stored.rename(stored.with_name("20260101T000000Z"))
     # Sessions are told apart by the second: as if the first had been on another day.
     path = file(setup)
-    was = read_calibration(path).sessions[0].started_at
-    path.write_text(path.read_text().replace(was, "2026-01-01T00:00:00+00:00"))
     early = read_calibration(path)
+    early = replace(early, sessions=(replace(early.sessions[0], started_at="2026-01-01T00:00:00+00:00"),))
+    write_calibration(path, early)
     calibrate(setup, ["baseline"], blocks=3, bench=Hosts(), say=str)
     found = read_calibration(file(setup))
     assert [len(session.blocks) for session in found.sessions] == [3, 3]
@@ -148,6 +152,38 @@ def test_blocks_of_an_earlier_call_say_how_long_the_next_takes(setup: Setup) -> 
     assert first.folder == later.folder == enough.folder
 
 
+def test_the_first_block_which_compiles_is_not_how_long_the_next_ones_take(setup: Setup) -> None:
+    """The first takes 620 s, each later one 80 s: eleven are done in 1500 s, not the four that 620 s each allow."""
+    hosts = Hosts(compiles_s=540.0)
+
+    def clock() -> float:
+        return hosts.bench.now_s if hasattr(hosts, "bench") else 0.0
+
+    (done,) = calibrate(setup, ["baseline"], blocks=20, minutes=25, bench=hosts, clock=clock, say=str)
+    assert done.blocks == 11
+    assert hosts.bench.now_s <= 1500
+    # While it is the only one nothing else is known.
+    hosts = Hosts(compiles_s=540.0)
+    other = replace(setup, request=replace(setup.request, results=setup.request.results / "alone"))
+    (done,) = calibrate(other, ["baseline"], blocks=20, minutes=20, bench=hosts, clock=clock, say=str)
+    assert done.blocks == 1
+
+
+@pytest.mark.parametrize("change", [{"engine_flags": ("--log-level", "info")}, {"model": "pair-8b"}])
+def test_a_session_with_other_flags_or_another_model_is_not_gone_on_with(
+    setup: Setup, change: dict[str, Any]
+) -> None:
+    with pytest.raises(LoadFault):
+        calibrate(setup, ["baseline"], blocks=3, bench=Hosts(fails_at=1), say=str)
+    (session,) = (setup.request.results / "calibrate").glob("*/baseline/*T*Z")
+    session.rename(session.with_name("20260101T000000Z"))
+    said: list[str] = []
+    changed = replace(setup, request=replace(setup.request, **change))
+    (done,) = calibrate(changed, ["baseline"], blocks=3, bench=Hosts(), say=said.append)
+    assert not said[0].startswith("baseline: going on")
+    assert done.folder.name != "20260101T000000Z"
+
+
 def who(setup: Setup, **parts: str) -> Identity:
     given = {
         "engine": "emulated", "engine_name": "e", "sglang_version": "0", "host_class": "virtual", "profile": "baseline",
@@ -176,6 +212,38 @@ def test_a_calibration_serves_only_what_it_is_of(setup: Setup, plan: BlockPlan) 
     file(setup).write_text("schema: 9")
     with pytest.raises(SampleFault, match="not a calibration"):
         calibrations.known(root, who(setup), "output_tok_s", plan)
+
+
+def test_an_edited_calibration_is_told_before_anything_is_started(setup: Setup) -> None:
+    """Else a block would be measured that cannot be added."""
+    calibrate(setup, ["baseline"], blocks=2, bench=Hosts(), say=str)
+    path = file(setup)
+    good, hosts = path.read_text(), Hosts()
+    path.write_text(good.replace("first: [", "first: [1.0, ", 1))
+    with pytest.raises(SampleFault, match="was edited after tokgate calibrate wrote it"):
+        calibrate(setup, ["baseline"], blocks=3, bench=hosts, say=str)
+    assert not hosts.runs
+    # The control: brought back, the session goes on.
+    path.write_text(good)
+    (done,) = calibrate(setup, ["baseline"], blocks=3, bench=hosts, say=str)
+    assert done.blocks == 3 and hosts.runs
+
+
+def test_a_gate_that_judges_builds_by_blocks_refuses_an_edited_calibration(setup: Setup) -> None:
+    calibrate(setup, ["baseline"], blocks=2, bench=Hosts(), say=str)
+    path = file(setup)
+    there = calibrations.path_of(
+        setup.request.baselines, setup.host_classes["baseline"], "baseline", "chat-bs1", "output_tok_s"
+    )
+    there.parent.mkdir(parents=True)
+    there.write_text(path.read_text().replace("first: [", "first: [1.0, ", 1))
+    asked = replace(setup.request, budget_minutes=1.0, reference_engine="emulated:steady")
+    with pytest.raises(SampleFault, match="was edited"):
+        for_engine(asked, setup.engine)
+    # A run that uses no calibration is not stopped by one: it tells of it at its end.
+    for_engine(setup.request, setup.engine)
+    there.write_text(path.read_text())
+    for_engine(asked, setup.engine)
 
 
 def test_missing_thin_and_old_calibrations_are_told_in_a_line(setup: Setup) -> None:

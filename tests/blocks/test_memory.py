@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from tests.gate.runs import tokgate
-from tokgate import baselines
+from tokgate import accepting
 from tokgate.config.gate import load_gate
 from tokgate.gate.judge import Judge
-from tokgate.gate.measurement import Started
+from tokgate.gate.started import Started
 from tokgate.gate.starts import Starts, verdict
 from tokgate.gate.watch import memory
 from tokgate.load.sample import Audit, Identity, Sample
@@ -50,7 +50,7 @@ def started(run: int = 0, day: int = 1, **metrics: float) -> Starts:
 def record(root: Path, days: int, **metrics: float) -> None:
     for day in range(1, days + 1):
         (start,) = started(day=day, **metrics).good
-        baselines.accept(
+        accepting.accept(
             root, [start.sample], run=f"r{day}", reason="recorded", metrics=["startup_s", *metrics], new_epoch=False,
             tokgate_version="0",
         )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from tests.blocks.conftest import CONFIG, VirtualBench
 from tests.blocks.test_settling import ASKED, OPEN, WHO, Bench, settling
-from tokgate import baselines
+from tokgate import accepting
 from tokgate.config.engine import emulated_engine
 from tokgate.config.gate import load_gate
 from tokgate.errors import HostFault
@@ -108,7 +108,7 @@ def test_a_loss_against_stored_sessions_is_not_laid_to_a_build_on_a_slow_cpu(
     for day in range(1, 13):
         recorded = [sample(90 + 0.1 * (day % 3) + 0.01 * run, run) for run in range(5)]
         at = f"2026-01-{day:02d}T00:00:00+00:00"
-        baselines.accept(
+        accepting.accept(
             tmp_path,
             [replace(s, identity=replace(s.identity, started_at=at)) for s in recorded],
             run=f"r{day}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tokgate.bump.candidates import EngineFiles, between, commits
 from tokgate.bump.steps import FAILURE, Prober, Sought, limit_of_steps
 from tokgate.cli import run
 from tokgate.config.engine import Engine
+from tokgate.config.profiles import Profile
 from tokgate.errors import Hang, HostFault, UsageFault
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +40,7 @@ def bisect(
     before: Callable[[str], None] = lambda what: None,
     limit: float = 0.03,
     versions: Sequence[str] = VERSIONS,
+    profile: Profile | None = None,
 ) -> Result:
     clock = Clock()
     servers = maker(clock, speed=dict.fromkeys(slow, 1 + change), hangs=hangs, before=before)
@@ -48,6 +51,7 @@ def bisect(
         return engine(version)
 
     asked = sought(metric, limit)
+    asked = asked if profile is None else replace(asked, profile=profile)
     prober = Prober(asked, engine(versions[0]), engine_of, servers, folder, clock=clock, minutes=minutes)
     return Bisection(versions, asked, prober, folder).run()
 
@@ -159,6 +163,16 @@ def test_another_bisection_in_the_same_folder_is_refused(tmp_path: Path) -> None
     bisect(tmp_path, metric=FAILURE, hangs=VERSIONS[4:])
     with pytest.raises(UsageFault, match="another bisection"):
         bisect(tmp_path, metric=FAILURE, hangs=VERSIONS[4:], versions=VERSIONS[1:])
+
+
+def test_findings_of_a_profile_that_was_changed_since_are_not_taken(tmp_path: Path) -> None:
+    """Every version is judged, so that no block is opened again: the findings themselves say of what they are."""
+    done = bisect(tmp_path, metric=FAILURE, hangs=VERSIONS[4:])
+    assert bisect(tmp_path, metric=FAILURE, hangs=VERSIONS[4:]) == done
+    changed = replace(sought().profile, random_seed=77)
+    with pytest.raises(UsageFault, match="another bisection") as refused:
+        bisect(tmp_path, metric=FAILURE, hangs=VERSIONS[4:], profile=changed)
+    assert refused.value.details[0].startswith("profile_digest: ")
 
 
 def test_releases_between_are_final_and_in_order() -> None:

@@ -12,7 +12,6 @@ from benchmarks.bump.simulation import VERSIONS, bumps
 from benchmarks.bump.virtual_servers import large
 from tests.bump.conftest import speed_of
 from tokgate.bump.campaign import Campaign
-from tokgate.bump.run import check_host
 from tokgate.bump.verdicts import verdicts
 from tokgate.errors import Exited, UsageFault
 from tokgate.gate.blocks.bench import ArmFailed
@@ -206,16 +205,6 @@ def test_graphs_of_which_nothing_is_known_are_undecided_and_said(campaign: Make)
     assert (told.kind, told.subject) == (Kind.INCONCLUSIVE, "chat-bs1[baseline]")
     assert "the launches of the new version left no facts" in told.headline
     assert "the old version: its launches left no facts" in told.body
-
-
-def test_blocks_of_another_host_are_not_gone_on_with(tmp_path: Path, campaign: Make) -> None:
-    campaign(0.0, folder=tmp_path, blocks=3)
-    groups = campaign(0.0, folder=tmp_path, blocks=3, run=False).groups
-    check_host(groups, {"baseline": "virtual-h200"})
-    with pytest.raises(
-        UsageFault, match="holds blocks measured on virtual-h200, and this host is nvidia-b200"
-    ):
-        check_host(groups, {"baseline": "nvidia-b200"})
 
 
 def test_the_8b_pairs_noise_lets_a_bump_decide() -> None:

@@ -10,14 +10,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tokgate.cli import run
 
 ROOT = Path(__file__).parents[2]
-QUICK = ("--workloads=chat-bs1", "--metrics=output_tok_s,accept_length", "--runs=2", "--seed=5")
+MEASURED = "output_tok_s,accept_length"
 EngineFile = Callable[..., Path]
+Asked = Callable[..., list[str]]
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -80,6 +82,7 @@ def test_a_dry_run_without_calibration_says_so_once(
     told = planned(capsys, *known)
     assert "unknown for all 2 verdicts, no calibration" in told
     assert told.count("no calibration") == 1
+    assert "unknown for the verdict, no calibration" in planned(capsys, *known[1:], "--profiles=baseline")
     told = planned(capsys, *known, "--metrics=accept_length")
     assert "judged over blocks: none" in told and "up to 3 blocks a profile" in told
 
@@ -105,25 +108,43 @@ def test_bad_input_is_told(
     assert words in capsys.readouterr().err
 
 
-def test_a_slow_new_version_that_answers_wrongly(
-    tmp_path: Path, patient: Path, engine_file: EngineFile
-) -> None:
+@pytest.fixture
+def asked(tmp_path: Path, patient: Path, engine_file: EngineFile) -> Asked:
+    """Arguments of a bump of three emulated blocks from 0.5.13.post1 to 0.5.15.post1, which has a fault."""
+
+    def arguments(
+        fault: str, *more: str, profiles: str = "baseline", parity: str = "none", metrics: str = MEASURED
+    ) -> list[str]:
+        return [
+            f"--from-engine={engine_file('0.5.13.post1')}",
+            f"--to-engine={engine_file('0.5.15.post1', fault)}",
+            f"--profiles={profiles}",
+            "--workloads=chat-bs1",
+            f"--metrics={metrics}",
+            "--runs=2",
+            "--seed=5",
+            "--blocks=3",
+            f"--parity={parity}",
+            f"--config-folder={patient}",
+            f"--results={tmp_path / 'results'}",
+            *more,
+        ]
+
+    return arguments
+
+
+def reported(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """The folder of the only bump there, and its verdicts."""
+    (folder,) = (tmp_path / "results").glob("bump-*")
+    return folder, json.loads((folder / "report.json").read_text())["verdicts"]
+
+
+def test_a_slow_new_version_that_answers_wrongly(tmp_path: Path, asked: Asked) -> None:
     """Half the speed and another token: REGRESSION and DIVERGED, in every format."""
-    results = tmp_path / "results"
-    done = bump(
-        f"--from-engine={engine_file('0.5.13.post1')}",
-        f"--to-engine={engine_file('0.5.15.post1', 'slow:3 wrong-token')}",
-        "--profiles=baseline",
-        *QUICK,
-        "--blocks=3",
-        "--parity=batch-1",
-        f"--config-folder={patient}",
-        f"--results={results}",
-    )
+    done = bump(*asked("slow:3 wrong-token", parity="batch-1"))
     assert done.returncode == 1, done.stdout + done.stderr
-    (folder,) = results.glob("bump-*")
-    data = json.loads((folder / "report.json").read_text())
-    kinds = {v["evidence"]["metric"]: v["kind"] for v in data["verdicts"]}
+    folder, verdicts = reported(tmp_path)
+    kinds = {v["evidence"]["metric"]: v["kind"] for v in verdicts}
     assert kinds["output_tok_s"] == "REGRESSION"
     assert kinds["greedy parity"] == "DIVERGED"
     assert kinds["graph replay"] == "PASS"
@@ -136,50 +157,21 @@ def test_a_slow_new_version_that_answers_wrongly(
     assert (folder / "new.lock.txt").read_text() == "sglang==0.5.15.post1\n"
 
 
-def test_counted_metrics_alone_are_measured_and_a_wrong_token_is_found(
-    tmp_path: Path, patient: Path, engine_file: EngineFile
-) -> None:
-    results = tmp_path / "results"
-    done = bump(
-        f"--from-engine={engine_file('0.5.13.post1')}",
-        f"--to-engine={engine_file('0.5.15.post1', 'wrong-token:3')}",
-        "--profiles=eagle3-graphs",
-        "--workloads=chat-bs1",
-        "--metrics=accept_length",
-        "--runs=1",
-        "--blocks=3",
-        "--parity=batch-1",
-        f"--config-folder={patient}",
-        f"--results={results}",
-    )
+def test_counted_metrics_alone_are_measured_and_a_wrong_token_is_found(tmp_path: Path, asked: Asked) -> None:
+    done = bump(*asked("wrong-token:3", profiles="eagle3-graphs", parity="batch-1", metrics="accept_length"))
     assert done.returncode == 1, done.stdout + done.stderr
-    (folder,) = results.glob("bump-*")
-    verdicts = {
-        v["evidence"]["metric"]: v for v in json.loads((folder / "report.json").read_text())["verdicts"]
-    }
+    verdicts = {v["evidence"]["metric"]: v for v in reported(tmp_path)[1]}
     assert verdicts["greedy parity"]["kind"] == "DIVERGED"
     assert verdicts["accept_length"]["evidence"]["blocks"] == 3
     assert "within the budget" not in done.stdout
 
 
 @pytest.mark.slow
-def test_profiles_together_and_a_hang_of_one(tmp_path: Path, patient: Path, engine_file: EngineFile) -> None:
+def test_profiles_together_and_a_hang_of_one(tmp_path: Path, asked: Asked) -> None:
     """The EAGLE-3 server of the new version hangs in a capture that the baseline does not have."""
-    results = tmp_path / "results"
-    done = bump(
-        f"--from-engine={engine_file('0.5.13.post1')}",
-        f"--to-engine={engine_file('0.5.15.post1', 'capture-hang:draft-extend')}",
-        "--profiles=baseline,eagle3-graphs",
-        *QUICK,
-        "--blocks=3",
-        "--parity=none",
-        "--all-at-once",
-        f"--config-folder={patient}",
-        f"--results={results}",
-    )
+    done = bump(*asked("capture-hang:draft-extend", "--all-at-once", profiles="baseline,eagle3-graphs"))
     assert done.returncode == 1, done.stdout + done.stderr
-    (folder,) = results.glob("bump-*")
-    verdicts = json.loads((folder / "report.json").read_text())["verdicts"]
+    verdicts = reported(tmp_path)[1]
     hang, *others = sorted(verdicts, key=lambda v: v["kind"] != "HANG")
     assert hang["kind"] == "HANG"
     assert hang["evidence"] | {"profile": "eagle3-graphs", "side": "new"} == hang["evidence"]
@@ -189,20 +181,9 @@ def test_profiles_together_and_a_hang_of_one(tmp_path: Path, patient: Path, engi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_killed_bump_goes_on_to_its_verdict(
-    number: signal.Signals, tmp_path: Path, patient: Path, engine_file: EngineFile
-) -> None:
+def test_a_killed_bump_goes_on_to_its_verdict(number: signal.Signals, tmp_path: Path, asked: Asked) -> None:
     results = tmp_path / "results"
-    process = start(
-        f"--from-engine={engine_file('0.5.13.post1')}",
-        f"--to-engine={engine_file('0.5.15.post1', 'slow:3')}",
-        "--profiles=baseline",
-        *QUICK,
-        "--blocks=3",
-        "--parity=none",
-        f"--config-folder={patient}",
-        f"--results={results}",
-    )
+    process = start(*asked("slow:3"))
     until = time.monotonic() + 120
     while not list(results.glob("bump-*/blocks/baseline/blocks/0000.json")) and time.monotonic() < until:
         time.sleep(0.05)
@@ -214,8 +195,7 @@ def test_a_killed_bump_goes_on_to_its_verdict(
         assert "interrupted" in (folder / "report.md").read_text()
     done = bump("--resume=latest", f"--results={results}")
     assert done.returncode == 1, done.stdout + done.stderr
-    verdicts = json.loads((folder / "report.json").read_text())["verdicts"]
-    (speed,) = [v for v in verdicts if v["evidence"]["metric"] == "output_tok_s"]
+    (speed,) = [v for v in reported(tmp_path)[1] if v["evidence"]["metric"] == "output_tok_s"]
     assert speed["kind"] == "REGRESSION"
     assert speed["evidence"]["blocks"] == 3
     assert "block 1 of" not in done.stdout

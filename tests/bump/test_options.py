@@ -27,6 +27,7 @@ from tokgate.bump.steps import Prober, Sought, Step
 from tokgate.bump.verdicts import verdicts
 from tokgate.cli import run
 from tokgate.cli.interruption import terminable
+from tokgate.config.engine import EngineKind
 from tokgate.config.gate import GateFile, Limit, load_gate
 from tokgate.errors import UsageFault
 
@@ -230,12 +231,21 @@ def test_an_interrupted_calibration_says_how_to_go_on(
     assert "go on: the same command again" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("pairing", "flags"), [("pair", ("--sleep-on-idle",)), ("apart", ())])
+@pytest.mark.parametrize(
+    ("kind", "pairing", "flags", "bounded"),
+    [
+        ("gpu", "pair", ("--sleep-on-idle",), True),
+        ("gpu", "apart", (), False),
+        ("cpu", "pair", ("--sleep-on-idle",), False),
+        ("cpu", "apart", (), False),
+        ("emulated", "pair", (), False),
+    ],
+)
 def test_a_server_that_waits_for_its_turn_does_not_poll_at_a_core(
-    pairing: Pairing, flags: tuple[str, ...], tmp_path: Path
+    kind: EngineKind, pairing: Pairing, flags: tuple[str, ...], bounded: bool, tmp_path: Path
 ) -> None:
-    """Of several servers on a GPU both versions get the flag; one that is up alone is as its profile says."""
-    old, new = (replace(engine(version), kind="gpu") for version in ("0.5.13", "0.5.15"))
+    """Of several real servers both versions get the flag; one that is up alone is as its profile says."""
+    old, new = (replace(engine(version), kind=kind) for version in ("0.5.13", "0.5.15"))
     options = BumpOptions(
         old="0.5.13",
         new="0.5.15",
@@ -248,3 +258,4 @@ def test_a_server_that_waits_for_its_turn_does_not_poll_at_a_core(
     prepared = prepare(options, (old, new))
     assert [profile.extra_flags for profile in prepared.ask.profiles] == [flags]
     assert any("--sleep-on-idle" in note for note in prepared.notes) == bool(flags)
+    assert any("KV caches bounded" in note for note in prepared.notes) == bounded

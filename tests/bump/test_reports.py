@@ -12,6 +12,7 @@ import pytest
 from tokgate.bump.campaign import Campaign
 from tokgate.bump.outcome import report_of
 from tokgate.bump.stack import Stack
+from tokgate.load.sample import Void
 from tokgate.report.bump_html import page
 from tokgate.report.bump_junit import junit
 from tokgate.report.bump_markdown import MARK, comment
@@ -100,6 +101,24 @@ def test_causes_of_void_runs_that_nobody_watched_are_named(campaign: Callable[..
     named = [line for line in told.remarks if "not watched in" in line]
     assert [line.partition(":")[0] for line in named] == ["client_lag", "scheduler_run_delay", "steal"]
     assert "steal: not watched in" in comment(told)
+
+
+def test_what_disturbed_runs_that_count_is_told_where_it_scatters(campaign: Callable[..., Campaign]) -> None:
+    """On an engine without a GPU contention voids no run: the verdict's scatter has its cause beside it."""
+    found = campaign(0.0, blocks=3)
+    assert "contention" not in comment(report_of(found, header=[], stacks=(OLD, OLD), again=""))
+    (group,) = found.groups
+    block = group.runner.blocks[1]
+    arm = block.arms["new_baseline"]
+    measured = arm.workloads["chat-bs1"]
+    steal = Void("steal", 9.0, 1.0, "%", "another machine took 9 % of the CPU")
+    disturbed = replace(
+        measured, samples=(replace(measured.samples[0], advisory=(steal,)), *measured.samples[1:])
+    )
+    arm = replace(arm, workloads={**arm.workloads, "chat-bs1": disturbed})
+    group.runner.blocks[1] = replace(block, arms={**block.arms, "new_baseline": arm})
+    told = comment(report_of(found, header=[], stacks=(OLD, OLD), again=""))
+    assert "(under contention 0 of 12 runs of old, 1 of 12 runs of new: steal)" in told
 
 
 def test_junit_counts_what_is_open_as_skipped_and_never_as_passed(report: BumpReport) -> None:

@@ -148,6 +148,13 @@ def test_the_job_that_may_write_runs_the_base_branchs_script() -> None:
     assert not self_hosted(comment)
 
 
+def test_a_job_that_was_cancelled_while_it_waited_leaves_no_red_comment_job() -> None:
+    """It has no artifact: the download may fail, and then nothing is commented."""
+    download, say = jobs(FOLDER / "gate.yml")["comment"]["steps"][1:]
+    assert "download-artifact" in download["uses"] and download["continue-on-error"] is True
+    assert say["if"] == "hashFiles('ci-report/comment.md') != ''"
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=IDS)
 def test_every_script_that_is_called_exists(path: Path) -> None:
     for step in steps(path):

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.gate.runs import ROOT
-from tokgate import baselines
+from tokgate import accepting
 from tokgate.config.gate import load_gate
 from tokgate.config.profiles import load_profiles
 from tokgate.config.workloads import load_workloads
@@ -40,7 +40,7 @@ def measured(samples: list[Sample], profile: str, workload: str) -> Measured:
 def test_the_stored_baselines_are_those_of_this_run(samples: list[Sample], tmp_path: Path) -> None:
     facts = read_run(RUN)
     startups = sorted({m for s in samples if s.identity.workload == "startup" for m in s.metrics})
-    written = baselines.accept(
+    written = accepting.accept(
         tmp_path,
         samples,
         run=facts["run"],

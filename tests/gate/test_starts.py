@@ -11,7 +11,7 @@ import yaml
 
 from tests.gate.runs import ROOT, Finished, gate, tokgate
 from tokgate.baselines import digest
-from tokgate.gate.measurement import Started
+from tokgate.gate.started import Started
 from tokgate.gate.starts import Starts
 from tokgate.load.sample import Sample
 from tokgate.verdict import Kind

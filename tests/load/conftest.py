@@ -28,6 +28,15 @@ def scripted() -> Iterator[Callable[[Callable[[int], list[object]]], Scripted]]:
         server.close()
 
 
+@pytest.fixture(params=["c", "python"])
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What holds whoever reads."""
+    if request.param == "c":
+        compiler("the compiled reader cannot be made")
+    monkeypatch.setenv("TOKGATE_READER", request.param)
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
 def cc() -> str:
     """The C compiler."""

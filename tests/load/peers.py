@@ -46,11 +46,12 @@ def stream(tokens: int, **fields: object) -> bytes:
 class Scripted:
     """A server that answers request number i with ``script(i)``: parts sent in turn, a number is a pause
     in seconds, ``None`` closes the connection, ``...`` waits until the peer goes away, a function is called.
-    GET requests are answered with ``info`` and not counted."""
+    GET requests are answered with ``info``, or with the parts ``questions``, and not counted."""
 
     def __init__(self, script: Callable[[int], list[object]]) -> None:
         self._script = script
         self.info = b'{"model_path":"/models/m"}'
+        self.questions: list[object] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests: list[bytes] = []
@@ -76,28 +77,36 @@ class Scripted:
             while (request := self._request(peer)) is not None:
                 if request.startswith(b"GET"):
                     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(self.info)
-                    peer.sendall(head + self.info)
+                    if not self._play(peer, self.questions or [head + self.info]):
+                        return
                     continue
                 with self._lock:
                     number = len(self.requests)
                     self.requests.append(request)
-                for part in self._script(number):
-                    if part is None:
-                        return
-                    if part is ...:
-                        peer.recv(1)
-                        return
-                    if isinstance(part, bytes):
-                        peer.sendall(part)
-                    elif callable(part):
-                        part()
-                    else:
-                        assert isinstance(part, (int, float))
-                        time.sleep(part)
+                if not self._play(peer, self._script(number)):
+                    return
         except OSError:
             pass
         finally:
             peer.close()
+
+    @staticmethod
+    def _play(peer: socket.socket, parts: list[object]) -> bool:
+        """Whether the connection stays open."""
+        for part in parts:
+            if part is None:
+                return False
+            if part is ...:
+                peer.recv(1)
+                return False
+            if isinstance(part, bytes):
+                peer.sendall(part)
+            elif callable(part):
+                part()
+            else:
+                assert isinstance(part, (int, float))
+                time.sleep(part)
+        return True
 
     @staticmethod
     def _request(peer: socket.socket) -> bytes | None:

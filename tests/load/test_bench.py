@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -130,6 +125,26 @@ def test_open_loop(truth, tmp_path) -> None:
         (["https://h:1"], "https is not measured"),
         (["http://127.0.0.1:1", "--route", "grpc"], "expected generate, completions or chat"),
         (["http://127.0.0.1:1", "--header", "nonsense"], "expected 'Name: value'"),
+        (["http://127.0.0.1:1", "--header", "A: b\nC: d"], "expected 'Name: value'"),
+        (["http://127.0.0.1:1", "--header", "A B: c"], "expected 'Name: value'"),
+        (["http://127.0.0.1:1", "--header", "A: \u2192"], "in ASCII"),
+        (["http://127.0.0.1:1", "--header", "content-length: 3"], "the client writes this field itself"),
+        (
+            ["http://127.0.0.1:1", "--first-token-s", "0.09"],
+            "deadline first_token_s is 0.09 s; the lowest is 0.1 s",
+        ),
+        (["http://127.0.0.1:1", "--gap-s", "0.05"], "deadline gap_s is 0.05 s; the lowest is 0.1 s"),
+        (["http://127.0.0.1:1", "--request-s", "0"], "deadline request_s is 0 s; the lowest is 0.1 s"),
+        (["http://127.0.0.1:1", "--request-s", "nan"], "deadline request_s is nan s; the lowest is 0.1 s"),
+        (["http://127.0.0.1:1", "--slo-ttft-s", "-1"], "--slo-ttft-s -1: expected a limit above 0"),
+        (["http://127.0.0.1:1", "--slo-tpot-ms", "nan"], "--slo-tpot-ms nan: expected a limit above 0"),
+        (
+            ["http://127.0.0.1:1", "--workload", "f.yaml:a", "--seed", "2", "--output-tokens", "9"],
+            "--output-tokens, --seed: --workload says that already",
+        ),
+        (["{url}", "--arrival", "constant"], "--arrival constant needs --rate"),
+        (["{url}", "--arrival", "trace", "--rate", "3"], "the trace says when"),
+        (["{url}", "--prompts", "/dev/null"], "the trace is empty"),
         (["{url}", "--workload", "no-colon"], "expected FILE:NAME"),
         (["{url}", "--concurrency", "4", "--requests", "2"], "fewer than --concurrency"),
         (["{url}", "--rate", "-1"], "above 0"),
@@ -151,6 +166,42 @@ def test_nobody_there(capsys) -> None:
     assert "no server answers at 127.0.0.1:1: Connection refused" in capsys.readouterr().err
 
 
+def answers(status: bytes) -> list[object]:
+    return [b"HTTP/1.1 " + status + b"\r\nContent-Length: 2\r\n\r\n{}"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (answers(b"404 Not Found"), "name its route with --route"),
+        (answers(b"401 Unauthorized"), "it wants a key: --header 'Authorization: Bearer KEY'"),
+        (answers(b"503 Service Unavailable"), "it is not ready"),
+        ([b"\x15\x03\x01\x00\x02\x02\x16", None], "another protocol is spoken there (https, say)"),
+    ],
+)
+def test_a_server_that_does_not_say_what_it_is(scripted, capsys, answer, message) -> None:
+    server = scripted(lambda _: [])
+    server.questions = answer
+    assert bench(server.url) == 1
+    errors = capsys.readouterr().err
+    where = server.url.removeprefix("http://")
+    assert errors.startswith(
+        f"tokgate bench: the server at {where} does not say what it is (GET /model_info: "
+    )
+    assert message in errors and len(errors.splitlines()) == 2
+
+
+def test_a_trace_is_sent_whole(scripted, tmp_path, capsys) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text("".join(f'{{"prompt":"{i}","output_tokens":8}}\n' for i in range(6)))
+    server = scripted(lambda _: [stream(8)])
+    assert bench(server.url, "--prompts", trace) in (0, 3)
+    assert len(server.requests) == 6
+    assert "6 requests of a trace" in capsys.readouterr().out
+    assert bench(server.url, "--prompts", trace, "--requests", 2) in (0, 3)
+    assert len(server.requests) == 8
+
+
 def test_failures_and_stalls_end_with_one(scripted, capsys) -> None:
     bad = b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops"
     assert bench(scripted(lambda _: [bad]).url, "--prompt-tokens", 3, "--warmup", 0) == 1
@@ -166,35 +217,6 @@ def test_failures_and_stalls_end_with_one(scripted, capsys) -> None:
 def test_an_address_that_is_none_is_a_usage_error(capsys) -> None:
     assert bench("no-such-host.invalid") == 2
     assert "does not resolve" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_measurement_that_is_told_to_stop_leaves_no_file(scripted, tmp_path, number) -> None:
-    server = scripted(lambda _: [HEAD, ...])
-    command = [sys.executable, "-m", "tokgate", "bench", server.url, "--route", "generate", "--quiet"]
-    process = subprocess.Popen(
-        [*command, "--warmup", "0"],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        # A background job may have SIGINT ignored, and one under nohup SIGHUP.
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
-    )
-    try:
-        until = time.monotonic() + 60
-        while not server.requests and time.monotonic() < until:
-            time.sleep(0.05)
-        assert list(tmp_path.iterdir()), "the control: there is something to leave"
-        process.send_signal(number)
-        output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.communicate()
-    assert output == f"tokgate bench: ended by {signal.Signals(number).name}\n"
-    assert process.returncode == 130
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

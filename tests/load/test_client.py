@@ -16,20 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.load.peers import HEAD, QUICK, chunk, compiler, event, stream, workload
+from tests.load.peers import HEAD, QUICK, chunk, event, stream, workload
 from tokgate.config.workloads import Arrival, Prompts
 from tokgate.errors import LoadFault, UsageFault
 from tokgate.load.client import Deadlines, Measurement, Stall, measure
 from tokgate.load.prompts import build
-
-
-@pytest.fixture(params=["c", "python"])
-def reader(request, monkeypatch) -> str:
-    """What holds whoever reads."""
-    if request.param == "c":
-        compiler("the compiled reader cannot be made")
-    monkeypatch.setenv("TOKGATE_READER", request.param)
-    return request.param
 
 
 def run(url, plan, **options) -> Measurement:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.supervision.trial import PLAN, Row
+from benchmarks.supervision.blows import PLAN
+from benchmarks.supervision.trial import Row
 
 ASSETS = Path(__file__).parents[1] / "assets" / "h200-trials"
 ROWS = [Row(**json.loads(path.read_text())) for path in sorted(ASSETS.glob("*/row.json"))]

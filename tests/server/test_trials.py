@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tokgate.host import proc
+from benchmarks.supervision.trials import OF, left_of
+from tokgate.host import marker, proc
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +36,35 @@ def trials(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def left(out: Path) -> list[proc.Process]:
     return [p for p in proc.table().values() if p.alive and str(out) in (proc.command_line(p.pid) or "")]
+
+
+def test_what_is_left_is_told_apart_from_servers_of_other_gates(tmp_path: Path) -> None:
+    ours = f"trials-{os.getpid()}"
+    idle = [
+        sys.executable,
+        "-S",
+        "-c",
+        "import time; print(flush=True); time.sleep(600)",
+        f"sglang {tmp_path}",
+    ]
+    marked = {**os.environ, **marker.variables("mark-of-a-launch")}
+    others = [
+        # A server of these trials, one of other trials and one of a gate, a reaper of these trials.
+        {**marked, OF: ours},
+        {**marked, OF: f"{ours}0"},
+        marked,
+        {**os.environ, OF: ours},
+    ]
+    started = [subprocess.Popen(idle, env=env, stdout=subprocess.PIPE) for env in others]
+    try:
+        for process in started:
+            assert process.stdout is not None and process.stdout.readline()
+        assert [process.pid for process in left_of(ours)] == [started[0].pid]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    assert left_of(ours) == []
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.gate.runs import ROOT
-from tokgate import baselines
+from tokgate import accepting
 from tokgate.config.gate import load_gate
 from tokgate.gate.judge import Judge
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.load.sample import Sample
 from tokgate.verdict import Kind, Verdict
 
@@ -40,7 +40,7 @@ def runs(make: Make, accept: float, cycle_ms: float, launch: str = "l1", streams
 def judged(make_sample: Make, tmp_path: Path) -> Callable[..., Verdict]:
     """The verdict on a metric now, against ten stored sessions of accept length 2.0 and cycles of 33 ms."""
     for session in range(10):
-        baselines.accept(
+        accepting.accept(
             tmp_path,
             runs(make_sample, 2.0, 33.0, launch=f"s{session}"),
             run=f"r{session}",
@@ -103,7 +103,7 @@ def test_intervals_are_given(judged: Callable[..., Verdict]) -> None:
 
 def test_without_accept_lengths_nothing_is_laid_to_anything(make_sample: Make, tmp_path: Path) -> None:
     plain = [make_sample({"output_tok_s": 82.0 + noise}, run=n) for n, noise in enumerate(NOISE)]
-    baselines.accept(
+    accepting.accept(
         tmp_path,
         plain,
         run="r",

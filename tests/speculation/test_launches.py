@@ -15,7 +15,7 @@ from tokgate.config.workloads import load_workloads
 from tokgate.gate.cycle.launches import judge_launches
 from tokgate.gate.cycle.net_gain import judge_net_gain
 from tokgate.gate.cycle.traces import Traced, read
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.load.sample import Sample
 from tokgate.verdict import Kind, Verdict
 

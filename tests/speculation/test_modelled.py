@@ -15,7 +15,7 @@ from tokgate.config.workloads import load_workloads
 from tokgate.gate.cycle.net_gain import judge_net_gain
 from tokgate.gate.cycle.traces import read
 from tokgate.gate.cycle.verify_passes import VerifyPasses
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.load.sample import Sample
 
 Make = Callable[..., Sample]

@@ -14,7 +14,8 @@ import pytest
 from tests.gate.runs import gate
 from tokgate.config.profiles import Profile
 from tokgate.errors import EngineFault
-from tokgate.gate.campaign import Campaign, Planned
+from tokgate.gate.campaign import Campaign
+from tokgate.gate.visit import Planned
 from tokgate.verdict import Kind
 
 WAIT_S = 20.0

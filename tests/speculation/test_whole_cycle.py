@@ -10,7 +10,7 @@ import pytest
 
 from tokgate.gate.cycle.log import LogMark
 from tokgate.gate.cycle.whole import whole_cycle, whole_cycle_lines
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.load.sample import Sample
 
 Make = Callable[..., Sample]

@@ -16,7 +16,7 @@ from tokgate.analysis.step_parts import NoCycles
 from tokgate.cli import run
 from tokgate.config.workloads import load_workloads
 from tokgate.gate.cycle.net_gain import judge_net_gain
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.load.sample import Sample
 from tokgate.report.explain_traces import explain_trace, rank_text
 from tokgate.sglang.trace_spans import label

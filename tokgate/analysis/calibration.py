@@ -10,18 +10,15 @@ import datetime
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-from pydantic import Field, ValidationError
 
 from tokgate.analysis.blocks import Block, block
 from tokgate.analysis.looks import ENOUGH_BLOCKS, History
 from tokgate.analysis.values import Better
-from tokgate.config.document import Section
 from tokgate.errors import SampleFault
 
-SCHEMA = 1
 OLD_AFTER_DAYS = 30.0
+KNOWN_OF_SAMPLES = ("engine", "model", "profile_digest", "workload_digest")
+"""What Samples say of the identity of a calibration: all but how their launches stood beside each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,7 @@ class Calibration:
         unit, better: of the metric.
         sessions: oldest first.
         identity: what else must be equal where it is used, as strings by name: digests of profile and workload,
-            the model, the form of a block. Empty when not known.
+            the model, the form of a block. What is not there is not known, and equals nothing.
     """
 
     host_class: str
@@ -69,15 +66,18 @@ class Calibration:
     def with_session(self, session: Session) -> Calibration:
         """With this session in the place of the one that started at the same time, if there is one."""
         others = [item for item in self.sessions if item.started_at != session.started_at]
-        ordered = sorted([*others, session], key=lambda item: _time(item.started_at))
+        ordered = sorted([*others, session], key=lambda item: time_of(item.started_at))
         return replace(self, sessions=tuple(ordered))
 
     def differences(self, identity: Mapping[str, str]) -> list[str]:
-        """Why the calibration does not hold for what has this identity: one phrase a difference."""
+        """Why the calibration does not hold for what has this identity: one phrase a difference.
+
+        What the calibration does not say of itself is a difference too; what is not asked is none.
+        """
         return [
-            f"{key.replace('_', ' ')}: calibrated {known}, now {identity[key]}"
-            for key, known in self.identity.items()
-            if key in identity and identity[key] != known
+            f"{key.replace('_', ' ')}: calibrated {self.identity.get(key, 'not said')}, now {value}"
+            for key, value in identity.items()
+            if self.identity.get(key) != value
         ]
 
     def blocks(self) -> list[Block]:
@@ -111,7 +111,7 @@ class Calibration:
         """
         if not self.sessions:
             return None
-        return (now - max(_time(item.started_at) for item in self.sessions)).total_seconds() / 86400
+        return (now - max(time_of(item.started_at) for item in self.sessions)).total_seconds() / 86400
 
     def remarks(self, now: datetime.datetime) -> tuple[str, ...]:
         """What the gate prints when the calibration is missing, thin or old; empty when it is neither."""
@@ -125,83 +125,18 @@ class Calibration:
         age = self.age_days(now)
         if age is not None and age > OLD_AFTER_DAYS:
             found.append(f"{what} is {age:.0f} days old (limit {OLD_AFTER_DAYS:.0f}): tokgate calibrate run")
+        if age is not None and age < -1:
+            # Its age says nothing then: it would be taken for new until the clock has caught up.
+            found.append(f"{what} is dated {-age:.0f} days ahead of this host's clock: its age is not known")
         return tuple(found)
 
 
-class _Block(Section):
-    first: list[float] = Field(min_length=1)
-    second: list[float] = Field(min_length=1)
-
-
-class _Session(Section):
-    started_at: str
-    blocks: list[_Block]
-
-
-class _File(Section):
-    schema_: Literal[1] = Field(alias="schema")
-    host_class: str
-    profile: str
-    workload: str
-    metric: str
-    unit: str
-    better: Literal["higher", "lower"]
-    identity: dict[str, str] = {}
-    sessions: list[_Session]
-
-
-def to_document(calibration: Calibration) -> dict[str, Any]:
-    """Values for YAML or JSON; :func:`from_document` reads them back equal."""
-    return {
-        "schema": SCHEMA,
-        "host_class": calibration.host_class,
-        "profile": calibration.profile,
-        "workload": calibration.workload,
-        "metric": calibration.metric,
-        "unit": calibration.unit,
-        "better": calibration.better,
-        "identity": dict(calibration.identity),
-        "sessions": [
-            {
-                "started_at": session.started_at,
-                "blocks": [{"first": list(b.first), "second": list(b.second)} for b in session.blocks],
-            }
-            for session in calibration.sessions
-        ],
-    }
-
-
-def from_document(data: Mapping[str, Any]) -> Calibration:
-    """Read what :func:`to_document` wrote.
+def time_of(text: str) -> datetime.datetime:
+    """When a session began.
 
     Raises:
-        SampleFault: not a calibration of this schema; names every fault.
+        SampleFault: no ISO 8601 time with a zone.
     """
-    try:
-        file = _File.model_validate(dict(data))
-    except ValidationError as error:
-        told = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-        raise SampleFault("not a calibration", told) from error
-    found = Calibration(
-        file.host_class,
-        file.profile,
-        file.workload,
-        file.metric,
-        file.unit,
-        file.better,
-        tuple(
-            Session(item.started_at, tuple(AABlock(tuple(b.first), tuple(b.second)) for b in item.blocks))
-            for item in file.sessions
-        ),
-        file.identity,
-    )
-    for session in found.sessions:
-        _time(session.started_at)
-    found.blocks()
-    return found
-
-
-def _time(text: str) -> datetime.datetime:
     try:
         found = datetime.datetime.fromisoformat(text)
     except ValueError as error:

@@ -30,6 +30,8 @@ BETTER: Mapping[str, Better] = {
 
 SAME = ("engine", "engine_name", "host_class", "workload_digest", "model")
 """What must be equal for two series to be compared at all."""
+OF_A_SIDE = ("profile_digest", "sglang_version")
+"""What may differ between two series, and not within one: a series is of one build and one configuration."""
 PLAIN_KEYS = {"unit", "better", "launches", "what", "other"}
 
 
@@ -97,13 +99,13 @@ def from_samples(samples: Sequence[Sample], metric: str, better: Better | None =
         better: needed only for metrics that are not in :data:`BETTER`.
 
     Raises:
-        SampleFault: several profiles or workloads, no such metric, no direction, no run that counts.
+        SampleFault: several profiles, workloads or builds, no such metric, no direction, no run that counts.
     """
     good = [sample for sample in samples if not sample.void]
     void = len(samples) - len(good)
     if not good:
         raise SampleFault(f"all {void} runs are void: {_causes(samples)}" if void else "holds no samples")
-    for key in ("profile", "workload", *SAME):
+    for key in ("profile", "workload", *SAME, *OF_A_SIDE):
         found = sorted({str(getattr(sample.identity, key)) for sample in good})
         if len(found) > 1:
             raise SampleFault(f"holds more than one {key}: {', '.join(found)}")

@@ -14,6 +14,7 @@ from tokgate.bump.bisection import Bisection, Result
 from tokgate.bump.candidates import EngineFiles, between, check_releases, commits, left_out, named, released
 from tokgate.bump.engines import engine_named, engine_of_commit
 from tokgate.bump.options import BumpOptions, Prepared, prepare
+from tokgate.bump.place import keep_place
 from tokgate.bump.question import check_sought
 from tokgate.bump.run import with_calibrations
 from tokgate.bump.search import steps_at_most
@@ -21,6 +22,7 @@ from tokgate.bump.servers import benches
 from tokgate.bump.steps import FAILURE, Prober, Sought
 from tokgate.config.engine import Engine
 from tokgate.errors import SampleFault, UsageFault
+from tokgate.gate.cards import driver
 from tokgate.gate.claim import claim
 from tokgate.gate.results import write_text
 from tokgate.load.sample import write_json
@@ -197,12 +199,15 @@ def bisect(
     versions = candidates(options)
     dropped = left_out(options.good, options.bad, options.versions)
     prepared, sought, remarks = prepared_for(options, engine_of, wait_gpu_s)
-    options.write(folder)
     for line in dropped:
         say(line)
     results: list[Result] = []
     stages: list[Stage] = []
-    with claim(prepared.setup):
+    setup = prepared.setup
+    with claim(setup):
+        begun = (folder / FILE).is_file()
+        remarks += keep_place(folder, setup.host_classes, driver(setup.engine), begun=begun)
+        options.write(folder)
         try:
             result = _stage("versions", versions, engine_of, prepared, sought, folder, minutes, say)
             results.append(result)

@@ -141,7 +141,7 @@ class Bisection:
                 self._folder / STEPS,
                 {
                     "versions": list(self._versions),
-                    "metric": self._sought.metric,
+                    "sought": self._sought.facts(),
                     "steps": [step.to_json() for step in self._known.values()],
                 },
             )
@@ -152,16 +152,26 @@ class Bisection:
             return
         try:
             data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            versions, metric = tuple(data["versions"]), data["metric"]
+            versions, sought = tuple(data["versions"]), dict(data["sought"])
             steps = [_step(item) for item in data["steps"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SampleFault(f"{path}: {type(error).__name__}: {error}") from error
-        if (versions, metric) != (self._versions, self._sought.metric):
+        asked = {"versions": self._versions, **self._sought.facts()}
+        found = {"versions": versions, **sought}
+        differing = [
+            f"{key}: {_words(found.get(key))} there, {_words(asked.get(key))} asked"
+            for key in {**asked, **found}
+            if found.get(key) != asked.get(key)
+        ]
+        if differing:
             raise UsageFault(
-                f"{path} is of another bisection: {metric} over {', '.join(versions)}",
-                ["leave out --resume to begin anew"],
+                f"{path} is of another bisection", [*differing, "leave out --resume to begin anew"]
             )
         self._known = {step.version: step for step in steps}
+
+
+def _words(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _step(data: Mapping[str, Any]) -> Step:

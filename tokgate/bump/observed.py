@@ -12,7 +12,7 @@ from tokgate.bump.question import ACCEPT_LENGTH
 from tokgate.bump.witness import Side, facts_of
 from tokgate.config.profiles import Profile
 from tokgate.gate.comparisons import REPLAY, Comparisons
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.verdict import Kind, Verdict
 
 

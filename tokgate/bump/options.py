@@ -178,14 +178,16 @@ def _bounded(
     """Profiles whose servers can be up at once: memory for all, and no idle one on a core of the measured one."""
     fraction, tokens = options.mem_fraction, options.max_total_tokens
     notes = []
-    together = engine.kind == "gpu" and options.pairing != "apart"
-    if together:
+    together = engine.kind != "emulated" and options.pairing != "apart"
+    if together and engine.kind == "gpu":
         fraction = fraction or TOGETHER_MEM_FRACTION
         tokens = tokens or (None if all(p.max_total_tokens for p in profiles) else TOGETHER_TOKENS)
         notes.append(
             f"several servers at once: KV caches bounded at {tokens or 'their own'} tokens "
             f"(mem_fraction {fraction:g}), {SLEEP}; --one-at-a-time keeps the profiles as they are"
         )
+    elif together:
+        notes.append(f"several servers at once: {SLEEP}; --one-at-a-time keeps the profiles as they are")
     found = []
     for profile in profiles:
         changed = profile

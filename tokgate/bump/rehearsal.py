@@ -74,9 +74,10 @@ def _sight_lines(prepared: Prepared, blocks: Mapping[str, int], assumed_scatter:
     if not found:
         return ["no metric is judged over blocks: these are for what is counted and compared"]
     unknown = [sight for sight in found if sight.scatter is None]
-    whose = "all" if len(unknown) == len(found) else f"{len(unknown)} of"
+    verdicts = "the verdict" if len(found) == 1 else f"all {len(found)} verdicts"
+    whose = verdicts if len(unknown) == len(found) else f"{len(unknown)} of {count(len(found), 'verdict')}"
     told = (
-        f"smallest change that these blocks find: unknown for {whose} {count(len(found), 'verdict')}, no calibration "
+        f"smallest change that these blocks find: unknown for {whose}, no calibration "
         "(tokgate calibrate run, or --assume-scatter-percent)"
     )
     if len(unknown) == len(found):

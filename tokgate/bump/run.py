@@ -5,20 +5,22 @@ from __future__ import annotations
 import datetime
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokgate import __version__
-from tokgate.bump.campaign import Campaign, Group
+from tokgate.bump.campaign import Campaign
 from tokgate.bump.costs import histories
 from tokgate.bump.engines import engine_named
-from tokgate.bump.options import BumpOptions, Prepared, prepare
+from tokgate.bump.options import FILE, BumpOptions, Prepared, prepare
 from tokgate.bump.outcome import report_of
+from tokgate.bump.place import keep_place
 from tokgate.bump.question import BumpAsk
 from tokgate.bump.servers import benches
 from tokgate.bump.stack import Stack, read_stack
 from tokgate.errors import SampleFault, UsageFault
+from tokgate.gate.cards import driver
 from tokgate.gate.claim import claim
 from tokgate.gate.results import write_text
 from tokgate.gate.words import count
@@ -100,11 +102,13 @@ def measure(
     prepared, remarks = with_calibrations(options, prepare(options, engines, wait_gpu_s=wait_gpu_s))
     ask = prepared.ask
     with claim(prepared.setup) as warnings:
+        setup = prepared.setup
+        begun = (folder / FILE).is_file()
+        remarks += keep_place(folder, setup.host_classes, driver(setup.engine), begun=begun)
         options.write(folder)
         stacks = read_stack(ask.old), read_stack(ask.new)
         _keep_locks(folder, stacks)
-        campaign = Campaign(ask, benches(prepared.setup, folder, options.parity), folder / "blocks")
-        check_host(campaign.groups, prepared.setup.host_classes)
+        campaign = Campaign(ask, benches(setup, folder, options.parity), folder / "blocks")
         told = [*remarks, *prepared.notes, *(f"host: {line}" for line in warnings)]
         try:
             campaign.run(minutes=minutes, say=say)
@@ -120,26 +124,6 @@ def measure(
             )
             write_reports(folder, report)
     return Finished(folder, report)
-
-
-def check_host(groups: Sequence[Group], host_classes: Mapping[str, str]) -> None:
-    """Refuse to go on with blocks of another host: they answer for the host on which they were measured.
-
-    Args:
-        host_classes: of this host, by profile.
-
-    Raises:
-        UsageFault: a stored block is of another class.
-    """
-    for group in groups:
-        for arm in (arm for block in group.runner.blocks for arm in block.arms.values()):
-            for sample in (sample for measured in arm.workloads.values() for sample in measured.samples):
-                of, here = sample.identity.host_class, host_classes[sample.identity.profile]
-                if of != here:
-                    raise UsageFault(
-                        f"{group.folder} holds blocks measured on {of}, and this host is {here}",
-                        ["go on there, or start anew here, without --resume"],
-                    )
 
 
 def header(ask: BumpAsk, host_class: str, folder: Path) -> list[str]:

@@ -58,6 +58,21 @@ class Sought:
     seed: int = 0
     history: History | None = None
 
+    def facts(self) -> dict[str, object]:
+        """JSON values that say what a finding answers; of blocks there may be more in a later call."""
+        return {
+            "metric": self.metric,
+            "limit": self.limit,
+            "profile": self.profile.name,
+            "profile_digest": self.profile.digest,
+            "workload": self.workload.name,
+            "workload_digest": self.workload.digest,
+            "runs_per_arm": self.runs_per_arm,
+            "launches": self.launches,
+            "together": self.together,
+            "seed": self.seed,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -13,12 +13,16 @@ from tokgate.analysis.sequential import judge
 from tokgate.bump.campaign import Group, Standing, arm_of
 from tokgate.bump.observed import accept, answers, graphs, measured_of, unmeasured, with_line
 from tokgate.bump.question import ACCEPT_LENGTH
+from tokgate.bump.witness import Side
 from tokgate.config.profiles import Profile
 from tokgate.gate.blocks.deciding import Question
+from tokgate.gate.runs import Measured
 from tokgate.gate.start import STARTUP
 from tokgate.gate.words import count, figure
 from tokgate.report.bump_record import SPEED_OF
 from tokgate.verdict import Kind, Verdict
+
+SIDES: tuple[Side, Side] = ("old", "new")
 
 
 def verdicts(campaign: Standing, parity: Sequence[str] = ()) -> list[Verdict]:
@@ -125,8 +129,11 @@ def _body(
     ]
     least = decision.smallest_detectable
     known = "no calibration" if decision.s0 is None else f"known from calibration {_text(decision.s0)}"
+    measured = {side: measured_of(group, profile.name, side, question.workload) for side in SIDES}
+    met = contention(measured)
     lines.append(
-        f"scatter of a block {_text(decision.s)}, {known}; smallest change detectable now {_text(least)}"
+        f"scatter of a block {_text(decision.s)}{f' ({met})' if met else ''}, {known}; "
+        f"smallest change detectable now {_text(least)}"
     )
     if decision.kind == "INCONCLUSIVE":
         needed = decision.blocks_needed
@@ -144,14 +151,23 @@ def _body(
         tails = [arm.tail if arm.tail < 1 else 1 / arm.tail for arm in arms]
         runs = sum(len(arm.runs) for arm in arms)
         lines.append(f"slowest runs trimmed: {dropped} of {runs}, the worst at {min(tails):.2f}x")
-    for side in ("old", "new"):
-        void = [
-            sample for m in measured_of(group, profile.name, side, question.workload) for sample in m.void
-        ]
+    for side in SIDES:
+        void = [sample for m in measured[side] for sample in m.void]
         if void:
             causes = sorted({reason.cause for sample in void for reason in sample.void})
             lines.append(f"void runs repeated, {side}: {len(void)} ({', '.join(causes)})")
     return lines
+
+
+def contention(measured: Mapping[Side, Sequence[Measured]]) -> str:
+    """Runs that count and that something else on the host disturbed; empty where none is known of."""
+    runs = {side: [sample for m in of for sample in m.samples] for side, of in measured.items()}
+    advised = {side: [sample for sample in of if sample.advisory] for side, of in runs.items()}
+    if not any(advised.values()):
+        return ""
+    causes = sorted({reason.cause for of in advised.values() for sample in of for reason in sample.advisory})
+    told = ", ".join(f"{len(advised[side])} of {len(of)} runs of {side}" for side, of in runs.items())
+    return f"under contention {told}: {', '.join(causes)}"
 
 
 def control(blocks: Sequence[Block]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from tokgate.gate import modelstore
 from tokgate.gate.blocks.runner import Arm
 from tokgate.gate.facts import ServerFacts, read_facts
 from tokgate.gate.greedy import GreedyClient
-from tokgate.gate.measurement import Started
 from tokgate.gate.parity import SMALL_VOCABULARY, Answers, Parties, ask, cases, judge
+from tokgate.gate.started import Started
 from tokgate.server.running import Server
 from tokgate.sglang.http import read_server_info
 

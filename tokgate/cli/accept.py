@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tokgate import __version__, baselines
+from tokgate import __version__, accepting
 from tokgate.analysis.voids import SOFT_CAUSES
 from tokgate.errors import UsageFault
 from tokgate.gate.results import find_run, read_run, read_verdicts
@@ -79,7 +79,7 @@ def accept(
     startups = sorted(
         {m for s in samples if s.identity.workload in (STARTUP, STARTUP_TOGETHER) for m in s.metrics}
     )
-    written = baselines.accept(
+    written = accepting.accept(
         stored,
         samples,
         run=folder.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import signal
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +16,10 @@ from tokgate.gate.blocks.plan import RUNS_PER_ARM
 from tokgate.gate.words import count
 
 if TYPE_CHECKING:
-    from tokgate.analysis.calibration import Calibration
+    from tokgate.analysis.calibration import Calibration, Session
 
 ASSUMED_PERCENT = 3.0
 LIMITS_FROM = "folder of the gate.yaml that has the metric's limit"
-IDENTITY = ("engine", "model", "profile_digest", "workload_digest")
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Know the noise before judging by it.")
 
@@ -136,9 +135,10 @@ def pool(
     config_folder: Annotated[Path, typer.Option(help=LIMITS_FROM)] = Path("perf_tests"),
 ) -> None:
     """Add stored launches of one build to a calibration, paired in the order measured."""
-    from tokgate.analysis.calibration import AABlock, Calibration, Session
-    from tokgate.analysis.calibration_file import read_calibration, write_calibration
+    from tokgate.analysis.calibration import KNOWN_OF_SAMPLES, AABlock, Calibration, Session
+    from tokgate.analysis.calibration_file import write_calibration
     from tokgate.cli.measurements import read
+    from tokgate.host.stored_file import held
 
     # Before anything is written: a faulty gate.yaml leaves the calibration as it is.
     wanted = loss(metric, config_folder)
@@ -157,25 +157,44 @@ def pool(
         metric,
         series.unit,
         series.better,
-        identity={key: str(getattr(who, key)) for key in IDENTITY},
+        identity={key: str(getattr(who, key)) for key in KNOWN_OF_SAMPLES},
     )
-    if out.exists():
-        old = read_calibration(out)
-        for key in ("host_class", "profile", "workload", "metric", "unit", "better"):
-            if getattr(old, key) != getattr(found, key):
-                raise SampleFault(f"{out} is of {key} '{getattr(old, key)}', not '{getattr(found, key)}'")
-        differing = old.differences(found.identity)
-        if differing:
-            raise SampleFault(f"{out} is of something else: {differing[0]}")
-        found = old
-    if any(item.started_at == who.started_at for item in found.sessions):
-        raise SampleFault(f"{out} holds these launches already (session {who.started_at})")
-    blocks = tuple(AABlock(a, b) for a, b in zip(series.launches[0::2], series.launches[1::2], strict=False))
-    session = Session(who.started_at, blocks)
-    whole = replace(found, sessions=(*found.sessions, session))
-    write_calibration(out, whole)
-    print(f"{len(blocks)} A/A blocks added")
+    pairs = zip(series.launches[0::2], series.launches[1::2], strict=False)
+    session = Session(who.started_at, tuple(AABlock(a, b) for a, b in pairs))
+    with held(out.parent):
+        whole = _stored(out, found, session).with_session(session)
+        write_calibration(out, whole)
+    print(f"{count(len(session.blocks), 'A/A block')} added")
+    if len(series.launches) % 2:
+        print("note: the last launch has no counterpart and is left out")
     describe(whole, wanted)
+
+
+def _stored(out: Path, found: Calibration, session: Session) -> Calibration:
+    """The calibration that the session is to be added to: the stored one, or ``found``, which holds none.
+
+    Raises:
+        SampleFault: the stored one is of something else, or holds this session already.
+    """
+    from tokgate.analysis.calibration_file import read_calibration
+
+    if not out.exists():
+        return found
+    old = read_calibration(out)
+    for key in ("host_class", "profile", "workload", "metric", "unit", "better"):
+        if getattr(old, key) != getattr(found, key):
+            raise SampleFault(f"{out} is of {key} '{getattr(old, key)}', not '{getattr(found, key)}'")
+    if differing := old.differences(found.identity):
+        raise SampleFault(f"{out} is of something else: {differing[0]}")
+    if unsaid := old.identity.keys() - found.identity.keys():
+        # How launches stood beside each other that were not measured as blocks, nobody knows.
+        said = ", ".join(f"{key}: {old.identity[key]}" for key in sorted(unsaid))
+        raise SampleFault(
+            f"{out} says of its sessions: {said}; of pooled launches that is not known: name another file"
+        )
+    if any(item.started_at == session.started_at for item in old.sessions):
+        raise SampleFault(f"{out} holds these launches already (session {session.started_at})")
+    return old
 
 
 @app.command()

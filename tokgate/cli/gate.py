@@ -16,7 +16,7 @@ import typer
 from tokgate.cli.child import Child, Ended, forwarded
 from tokgate.cli.interruption import INTERRUPTED
 from tokgate.errors import SampleFault, UsageFault
-from tokgate.gate import options
+from tokgate.gate import engines, options
 from tokgate.gate import setup as gate_setup
 from tokgate.gate.results import read_run, read_verdicts
 from tokgate.gate.share import Share, deal, left_out, numbers
@@ -173,7 +173,7 @@ def _request(folder: Path, given: argparse.Namespace) -> tuple[gate_setup.Reques
         folder=folder / given.config_folder,
         results=results,
         baselines=folder / given.baselines,
-        kind=gate_setup.kind_in(given.marker),
+        kind=engines.kind_in(given.marker),
         engine=given.engine,
         profiles=_list(given.profiles or ""),
         workloads=_list(given.workloads or ""),

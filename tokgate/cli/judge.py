@@ -12,6 +12,7 @@ import typer
 from tokgate.analysis import series as stored
 from tokgate.analysis.blocks import Block, level, pair
 from tokgate.analysis.bootstrap import judge_requests
+from tokgate.analysis.calibration import KNOWN_OF_SAMPLES
 from tokgate.analysis.calibration_file import read_calibration
 from tokgate.analysis.decision import Decision
 from tokgate.analysis.exact import judge_counts
@@ -105,7 +106,7 @@ def read_history(path: Path | None, series: stored.Series, metric: str) -> Histo
     """The history of a calibration file, which must be of what is judged.
 
     Raises:
-        SampleFault: not a calibration, or of another metric, host class or profile.
+        SampleFault: not a calibration, or of another metric, host class, profile or model.
     """
     if path is None:
         return None
@@ -121,6 +122,10 @@ def read_history(path: Path | None, series: stored.Series, metric: str) -> Histo
     for key, value in asked.items():
         if getattr(found, key) != value:
             raise SampleFault(f"{path}: calibration of {key} '{getattr(found, key)}', judged is '{value}'")
+    if series.identity is not None:
+        differing = found.differences({key: str(getattr(series.identity, key)) for key in KNOWN_OF_SAMPLES})
+        if differing:
+            raise SampleFault(f"{path}: the calibration is of something else: {differing[0]}", differing[1:])
     return found.history()
 
 

@@ -23,6 +23,14 @@ def visible(engine: Engine) -> tuple[str, ...] | None:
     return tuple(nvml.names(gpu.visible_indices(nvml, engine.env, nvml.count)))
 
 
+def driver(engine: Engine) -> str | None:
+    """Version of the GPU's driver; ``None`` for an engine without GPUs, and where it does not say."""
+    if engine.kind != "gpu":
+        return None
+    nvml = gpu.open_nvml()
+    return None if isinstance(nvml, str) else nvml.driver
+
+
 def lacking(profile: Profile, names: tuple[str, ...] | None) -> str | None:
     """Why a profile cannot be run on so few GPUs; ``None`` when it can, or when that is not known.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from tokgate.analysis.parity_case import Case
 from tokgate.analysis.voids import void_reasons
@@ -24,18 +23,14 @@ from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER, Starter
+from tokgate.gate.started import Started
 from tokgate.gate.watch import Blind, Watch, memory
 from tokgate.load import prompts as prompt_sets
 from tokgate.load.client import Deadlines, Stall, measure
 from tokgate.load.processes import Progress
 from tokgate.load.sample import Audit, Identity, Sample
 from tokgate.server.running import Server
-from tokgate.server.timeline import Capture
-from tokgate.server.truth import Variable
 from tokgate.sglang.http import resolved
-
-__all__ = ["Cancelled", "Measured", "Measurer", "Started"]
-
 
 PATIENCE = 3
 """Runs of a case that are repeated because the scheduler's CPU was slow."""
@@ -43,35 +38,6 @@ PATIENCE = 3
 
 class Cancelled(Exception):
     """The gate is closing; raised between two runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """One launch that became ready.
-
-    Attributes:
-        sample: seconds of each phase.
-        file: where it is stored.
-        captures: graph captures by kind and rank.
-        odd_captures: ranks that differ from the others, in words.
-        overrides: where the server runs with something else than was asked, in words.
-        environments: what each worker process really has, by its title.
-        variables: the same by variable, with who gave it.
-        libraries: versions that each process has loaded, by its title.
-        nccl_version: ``None`` when the log does not give it.
-        ranks: tensor-parallel size that was asked for.
-    """
-
-    sample: Sample
-    file: Path
-    captures: tuple[Capture, ...] = ()
-    odd_captures: tuple[str, ...] = ()
-    overrides: tuple[str, ...] = ()
-    environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    variables: tuple[Variable, ...] = ()
-    libraries: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    nccl_version: str | None = None
-    ranks: int = 1
 
 
 class Measurer:

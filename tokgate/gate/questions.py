@@ -13,7 +13,7 @@ from tokgate.errors import TokgateError, UsageFault
 from tokgate.gate import modelstore, parity
 from tokgate.gate.blocks.settling import LEFT_OPEN, Asked, Settling, open_questions
 from tokgate.gate.blocks.words import Claim
-from tokgate.gate.campaign import Campaign, Visit
+from tokgate.gate.campaign import Campaign
 from tokgate.gate.comparisons import Comparisons
 from tokgate.gate.cycle.launches import judge_launches
 from tokgate.gate.cycle.net_gain import judge_net_gain
@@ -25,6 +25,7 @@ from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.runs import Measured
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import Starter
+from tokgate.gate.visit import Visit
 from tokgate.load import prompts
 from tokgate.verdict import Kind, Verdict
 

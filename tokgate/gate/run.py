@@ -16,7 +16,7 @@ from tokgate.environments import installed
 from tokgate.errors import ResultsUnwritable, TokgateError
 from tokgate.gate import parity, upkeep
 from tokgate.gate.blocks.settling import Settling
-from tokgate.gate.campaign import Campaign, Planned
+from tokgate.gate.campaign import Campaign
 from tokgate.gate.claim import claim
 from tokgate.gate.faults import verdict_of
 from tokgate.gate.interruption import Interruption
@@ -27,6 +27,7 @@ from tokgate.gate.results import Results, write_text
 from tokgate.gate.setup import Setup
 from tokgate.gate.share import of_how_many
 from tokgate.gate.start import Starter
+from tokgate.gate.visit import Planned
 from tokgate.report.markdown import report
 from tokgate.server.teardown import Teardown
 from tokgate.verdict import Verdict

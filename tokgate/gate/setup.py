@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tokgate import baselines, environments
-from tokgate.config.engine import Engine, EngineKind, emulated_engine, resolve_engine
+from tokgate import baselines
+from tokgate.analysis.calibration_file import read_case
+from tokgate.config.engine import Engine, EngineKind
 from tokgate.config.gate import GateFile, load_gate
 from tokgate.config.profiles import Profile, Profiles, load_profiles
 from tokgate.config.workloads import Workload, load_workloads
 from tokgate.emulator import faults
 from tokgate.emulator.scenario import locate
 from tokgate.errors import HostFault, UsageFault
-from tokgate.gate import cards
+from tokgate.gate import cards, engines
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS, PARTNERS, has_mode_decode
 from tokgate.gate.results import check_writable
-from tokgate.host import gpu
 from tokgate.sglang.flags import applicability
-
-KINDS: tuple[EngineKind, ...] = ("gpu", "cpu", "emulated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +151,19 @@ def read(request: Request) -> Setup:
 
     Raises:
         ConfigFault: a faulty file, a stored baseline of what is run among them.
+        SampleFault: a faulty calibration, where builds are to be judged by blocks.
         UsageFault: an unknown profile, workload, model or engine; faults on a real engine.
         ResultsUnwritable: results cannot be written where they should go.
         HostFault: no profile can be run on this host: each needs more GPUs, say.
     """
-    return for_engine(request, *_engine(request))
+    return for_engine(request, *engines.choose(request.engine, request.kind))
 
 
 def for_engine(request: Request, engine: Engine, because: str = "given") -> Setup:
     """As :func:`read`, for an engine that was chosen already: one of two versions, say.
 
     Raises:
-        ConfigFault, UsageFault, ResultsUnwritable: as :func:`read`.
+        ConfigFault, SampleFault, UsageFault, ResultsUnwritable: as :func:`read`.
     """
     if request.faults and engine.kind != "emulated":
         raise UsageFault(f"--engine-fault plants faults in the emulated engine; this one is '{engine.name}'")
@@ -212,6 +209,8 @@ def for_engine(request: Request, engine: Engine, because: str = "given") -> Setu
         # A damaged file would else be found when its figures are judged, after all that was measured.
         for workload in (*workloads, baselines.STARTUP):
             baselines.read(request.baselines, host_classes[name], name, workload)
+            if request.reference_engine is not None:
+                read_case(request.baselines, host_classes[name], name, workload)
     return Setup(
         request=request,
         engine=engine,
@@ -222,26 +221,8 @@ def for_engine(request: Request, engine: Engine, because: str = "given") -> Setu
         profiles=profiles,
         workloads=workloads,
         not_applicable=not_applicable,
-        reference=_reference(request, engine),
+        reference=engines.reference(request.reference_engine, request.budget_minutes, engine),
     )
-
-
-def _reference(request: Request, engine: Engine) -> Engine | None:
-    if request.budget_minutes is not None and not 0 < request.budget_minutes < float("inf"):
-        raise UsageFault(f"--budget-minutes is a time above 0, got {request.budget_minutes:g}")
-    if request.reference_engine is None:
-        return None
-    if request.budget_minutes is None:
-        raise UsageFault("--reference-engine is launched within a budget: give --budget-minutes too")
-    reference = resolve_engine(request.reference_engine, environments.root())
-    if reference.kind != engine.kind:
-        raise UsageFault(
-            f"--reference-engine {request.reference_engine} is of kind {reference.kind}, the engine under test "
-            f"of kind {engine.kind}: they cannot be compared"
-        )
-    if reference.kind == "emulated":
-        locate(reference.scenario or "founding")
-    return reference
 
 
 def _check_fault(catalogue: Profiles, fault: str) -> None:
@@ -252,44 +233,6 @@ def _check_fault(catalogue: Profiles, fault: str) -> None:
         faults.parse(spec)
     except faults.FaultSpecError as error:
         raise UsageFault(f"--engine-fault: {error}") from error
-
-
-def _engine(request: Request) -> tuple[Engine, str]:
-    made = environments.root()
-    if request.engine is not None:
-        engine = resolve_engine(request.engine, made)
-        if request.kind is not None and engine.kind != request.kind:
-            raise UsageFault(
-                f"-m {request.kind} asks for a {request.kind} engine; "
-                f"--engine {request.engine} is of kind {engine.kind}"
-            )
-        return engine, f"--engine {request.engine}"
-    if request.kind == "emulated":
-        return emulated_engine(), "-m emulated"
-    if request.kind == "cpu":
-        return resolve_engine("cpu", made), "-m cpu"
-    if request.kind == "gpu":
-        return _gpu_engine(made), "-m gpu"
-    names = _gpu_names()
-    if names:
-        return _gpu_engine(made), f"this host has {len(names)} x {names[0]}"
-    if (made / "cpu" / "engine.yaml").is_file():
-        return emulated_engine(), "no GPU here; real SGLang on the CPU is ready: -m cpu"
-    return emulated_engine(), "no GPU here; for real SGLang on the CPU: tokgate env make cpu, then -m cpu"
-
-
-def _gpu_engine(made: Path) -> Engine:
-    """The pinned environment ``gpu`` when made, else SGLang in this very interpreter."""
-    if (made / "gpu" / "engine.yaml").is_file():
-        return resolve_engine("gpu", made)
-    if importlib.util.find_spec("sglang") is None:
-        raise UsageFault(
-            "no GPU engine: SGLang is not installed here and no environment 'gpu' was made",
-            ["give one with --engine FILE (an engine.yaml: kind, version, python, pythonpath, env)"],
-        )
-    from importlib.metadata import version
-
-    return Engine(name="gpu", kind="gpu", version=version("sglang"))
 
 
 def _known_model(catalogue: Profiles, name: str) -> None:
@@ -309,22 +252,3 @@ def _with_references(catalogue: Profiles, names: Sequence[str]) -> list[str]:
             if wanted is not None and wanted not in ordered:
                 ordered.append(wanted)
     return ordered
-
-
-def _gpu_names() -> list[str]:
-    """NVML names of this host's GPUs; empty without a driver."""
-    nvml = gpu.open_nvml()
-    return [] if isinstance(nvml, str) else [nvml.gpu(index).name for index in range(nvml.count)]
-
-
-def kind_in(expression: str) -> EngineKind | None:
-    """The engine kind that a marker expression names (``gpu and not slow``), if it names one.
-
-    Raises:
-        UsageFault: it names several.
-    """
-    words = re.findall(r"(?<!not )\b\w+", expression)
-    named = [kind for kind in KINDS if kind in words]
-    if len(named) > 1:
-        raise UsageFault(f"-m '{expression}' names several engines: {', '.join(named)}; a run has one")
-    return named[0] if named else None

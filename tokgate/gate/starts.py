@@ -9,7 +9,8 @@ from statistics import fmean
 
 from tokgate.analysis.rate import Rate, rate
 from tokgate.errors import EngineFault, Exited, Hang
-from tokgate.gate.measurement import Measured, Started
+from tokgate.gate.runs import Measured
+from tokgate.gate.started import Started
 from tokgate.gate.words import count, figure
 from tokgate.server.launch import POLL_S
 from tokgate.server.oddity import FIRST, only_first

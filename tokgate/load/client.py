@@ -12,8 +12,10 @@ from typing import Literal, get_args
 
 from tokgate import environments
 from tokgate.config.workloads import Workload
-from tokgate.errors import HostFault, LoadFault, UsageFault
+from tokgate.errors import HostFault, UsageFault
 from tokgate.load import arrivals, audit, library, routes
+from tokgate.load.endings import ClientLost, CutShort, Interrupted, Stall
+from tokgate.load.limits import LOWEST_S
 from tokgate.load.metrics import Slo, metrics
 from tokgate.load.processes import Progress, run_workers
 from tokgate.load.prompts import PromptSet
@@ -28,6 +30,7 @@ ReadBy = Literal["auto", "c", "python"]
 
 # One worker reads about 100k chunks/s on a free core; half of that leaves room for bursts.
 SLOTS_PER_WORKER = 256
+LOWEST_WORKER_S = 1.0  # a worker gives a sign of life four times a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,14 @@ class Deadlines:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not (math.isfinite(value) and value > 0):
-                raise UsageFault(f"deadline {name} must be above 0 seconds, got {value:g}")
+            lowest = LOWEST_S if name != "worker_s" else LOWEST_WORKER_S
+            if not (math.isfinite(value) and value >= lowest):
+                raise UsageFault(
+                    f"deadline {name} is {value:g} s; the lowest is {lowest:g} s",
+                    [
+                        "deadlines tell a server that hangs; limits of latency are --slo-ttft-s and --slo-tpot-ms"
+                    ],
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +86,6 @@ class Measurement:
     prompts_digest: str = ""
 
 
-class Stall(LoadFault):
-    """A server that stopped answering: a deadline of the run passed.
-
-    Args:
-        phase: ``first token``, ``stream``, ``request`` or ``drain``.
-        waited_s: seconds without what the phase waits for.
-        limit_s: the deadline.
-        measurement: what was recorded up to then.
-    """
-
-    def __init__(self, phase: str, waited_s: float, limit_s: float, measurement: Measurement) -> None:
-        stalled = [r for r in measurement.requests if r.outcome == "stalled"]
-        done = sum(r.outcome in ("ok", "short") for r in measurement.requests)
-        super().__init__(
-            f"the server stopped answering: {phase}: nothing for {waited_s:.1f} s (limit {limit_s:g} s)",
-            [f"{done} of {len(measurement.requests)} requests were answered, {len(stalled)} stalled"],
-        )
-        self.phase = phase
-        self.waited_s = waited_s
-        self.limit_s = limit_s
-        self.measurement = measurement
-
-
 def measure(
     url: str,
     workload: Workload,
@@ -115,6 +101,7 @@ def measure(
     stamps: Stamps = "kernel",
     reader: ReadBy = "auto",
     on_progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], str] | None = None,
 ) -> Measurement:
     """Run a workload once.
 
@@ -132,10 +119,13 @@ def measure(
         stamps: who dates what arrives: the kernel at each socket, or a tap on the wire.
         reader: what reads: compiled code (``c``), Python, or compiled code where it can be had.
         on_progress: called about four times a second.
+        stop: asked about four times a second; words that are not empty end the run, and say why.
 
     Raises:
         Stall: a deadline passed.
-        LoadFault: a worker died or hung.
+        Interrupted: ``stop`` said so.
+        ClientLost: a worker died or hung. This and the two above carry what was measured.
+        LoadFault: a worker did not start.
         HostFault: the tap is asked for and not allowed, or compiled code is and cannot be had.
         UsageFault: the URL (a host that does not resolve, say) or the prompts do not fit.
     """
@@ -180,12 +170,16 @@ def measure(
                 "reader": read_by,
             }
             (folder / f"job{worker}.json").write_text(json.dumps(job), encoding="utf-8")
-        start_ns = run_workers(folder, count, len(bodies), deadlines.worker_s, on_progress)
-        recording = read([folder / f"result{worker}.bin" for worker in range(count)], start_ns)
-    if read_by["must"] and recording.reader[0] != "c":
+        ran = run_workers(folder, count, len(bodies), deadlines.worker_s, on_progress, stop)
+        recording = read([folder / f"result{worker}.bin" for worker in ran.brought], ran.start_ns)
+    if read_by["must"] and recording.reader[0] == "python":
         raise _no_compiled_reader(recording.reader[1])
     lengths = {i: len(ids) for i, ids in enumerate(prompts.ids or ())}
     measurement = _judge(recording, prompts, slots, count, asked, lengths, slo)
+    if ran.lost is not None:
+        raise ClientLost(ran.lost, measurement, len(bodies))
+    if ran.stopped:
+        raise Interrupted(ran.stopped, measurement, len(bodies))
     if recording.stalls:
         raise Stall(*recording.stalls[0], measurement)
     return measurement
@@ -253,4 +247,16 @@ def spare_cpus(engine_cpus: Sequence[int]) -> list[int]:
     return sorted(os.sched_getaffinity(0) - set(engine_cpus))
 
 
-__all__ = ["Deadlines", "Measurement", "Progress", "Protocol", "Slo", "Stall", "measure", "spare_cpus"]
+__all__ = [
+    "ClientLost",
+    "CutShort",
+    "Deadlines",
+    "Interrupted",
+    "Measurement",
+    "Progress",
+    "Protocol",
+    "Slo",
+    "Stall",
+    "measure",
+    "spare_cpus",
+]

@@ -8,6 +8,9 @@ from typing import Self
 
 from tokgate.load.connection import Stream
 
+# The loop looks at deadlines 20 times a second: twice within the shortest.
+LOWEST_S = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -116,8 +116,8 @@ class Loop:
     def _rest(self, fd: int, mask: int, stream: Stream | None, size: int, control: Control, now: int) -> None:
         """What is no plain event: see :data:`tokgate.load.reader.Rest`."""
         if stream is None:
-            if fd == _STDIN and not os.read(_STDIN, 64):
-                raise Aborted
+            if fd == _STDIN:
+                self._told(os.read(_STDIN, 64))
             return
         if mask & _OUT:
             self._writable(stream)
@@ -255,7 +255,7 @@ class Loop:
         if now >= self._next_beat_ns:
             self._next_beat_ns = now + BEAT_NS
             self.beat()
-        busy = [s for s in self._pool.streams.values() if s.record is not None]
+        busy = self._busy()
         self._reader.catch_up(busy)
         for stream in busy:
             overdue = self._limits.overdue(stream, now, self._drain_from_ns)
@@ -266,13 +266,29 @@ class Loop:
         """A deadline passed: end this request, send no more; those in flight keep their deadlines."""
         assert stream.record is not None
         stream.record.stall(phase, waited_ns / 1e9, limit_ns / 1e9)
-        for index, _, _, _, asked in self._plan:
-            record = Record(index, asked, 0)
-            record.fail("unsent", "an earlier request stalled")
-            self.records.append(record)
-        self._plan.clear()
+        self._send_no_more("an earlier request stalled")
         self._pool.drop(stream)
         self._finish(stream)
+
+    def _told(self, word: bytes) -> None:
+        """The client says stop, or is gone: end every request as it stands."""
+        if not word:
+            raise Aborted
+        self._send_no_more("the run was ended")
+        for stream in self._busy():
+            assert stream.record is not None
+            stream.record.fail("interrupted", "the run was ended")
+            self._pool.drop(stream)
+            self._finish(stream)
+
+    def _send_no_more(self, why: str) -> None:
+        for index, _, _, _, asked in self._plan:
+            self.records.append(Record(index, asked, 0))
+            self.records[-1].fail("unsent", why)
+        self._plan.clear()
+
+    def _busy(self) -> list[Stream]:
+        return [stream for stream in self._pool.streams.values() if stream.record is not None]
 
     def beat(self) -> None:
         """Tell the client that this process lives, and how far it is."""

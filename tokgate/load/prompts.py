@@ -115,14 +115,30 @@ def _line_faults(row: object) -> list[str]:
     return faults
 
 
-def _trace(workload: Workload) -> PromptSet:
-    path = Path(workload.prompts.path or "")
+def trace_length(path: Path) -> int:
+    """Requests of a trace, good or faulty.
+
+    Raises:
+        UsageFault: it cannot be read, or is empty.
+    """
+    count = sum(bool(line.strip()) for line in _lines(path))
+    if not count:
+        raise UsageFault(f"{path}: the trace is empty", ["expected a request a line"])
+    return count
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise UsageFault(f"{path}: the trace cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageFault(f"{path}: the trace is not UTF-8 (byte {error.start})") from error
+
+
+def _trace(workload: Workload) -> PromptSet:
+    path = Path(workload.prompts.path or "")
+    lines = _lines(path)
     rows: list[dict[str, Any]] = []
     faults: list[str] = []
     for number, line in enumerate(lines, 1):

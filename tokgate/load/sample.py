@@ -7,8 +7,8 @@ server's own counts, never counts of chunks. What a server did not report is ``N
 
 from __future__ import annotations
 
-import contextlib
 import json
+import math
 import os
 import secrets
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tokgate.errors import ResultsUnwritable, SampleFault, UsageFault
+from tokgate.host.stored_file import write_whole
 
 SCHEMA = 1
 
@@ -62,7 +63,7 @@ class Request:
         index: 0-based position in the workload's prompts.
         outcome: ``ok``, ``short`` (fewer tokens than asked), or a counted failure: ``refused``,
             ``http_4xx``, ``http_5xx``, ``stream_error``, ``early_close``, ``stalled``, ``malformed``,
-            ``unsent`` (an earlier request stalled).
+            ``interrupted`` (the run was ended), ``unsent`` (an earlier request stalled, or the run was ended).
         intended_s, sent_s, first_token_s, last_token_s: ``None`` where it never came to that.
         prompt_tokens, completion_tokens, cached_tokens: the server's counts.
         first_tokens: tokens that the first token-bearing event carried.
@@ -174,10 +175,10 @@ class Sample:
                 identity=Identity(**_known(Identity, data["identity"])),
                 requests=tuple(_request(item) for item in data["requests"]),
                 audit=Audit(**_known(Audit, data["audit"])),
-                metrics=dict(data["metrics"]),
-                duration_s=float(data["duration_s"]),
-                contention=dict(data.get("contention", {})),
-                counters=dict(data.get("counters", {})),
+                metrics=_figures(data, "metrics"),
+                duration_s=_figure("duration_s", data["duration_s"]),
+                contention=_figures(data, "contention"),
+                counters=_figures(data, "counters"),
                 void=tuple(Void(**_known(Void, item)) for item in data.get("void", ())),
                 advisory=tuple(Void(**_known(Void, item)) for item in data.get("advisory", ())),
             )
@@ -185,15 +186,61 @@ class Sample:
             raise SampleFault(f"not a sample: {type(error).__name__}: {error}") from error
 
 
+def _figures(data: Mapping[str, Any], key: str) -> dict[str, float]:
+    """Name -> number; empty where a Sample may lack it. No value that was stored by tokgate is anything else."""
+    found = dict(data[key] if key == "metrics" else data.get(key, {}))
+    return {name: _figure(f"{key}.{name}", value) for name, value in found.items()}
+
+
+def _figure(what: str, value: Any) -> float:
+    if not _is(value, _TYPES["float"]):
+        raise SampleFault(f"not a sample: {what} is {value!r}, not a number"[:300])
+    return float(value)
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "tuple[int, ...]": (list, tuple),
+    "Mapping[str, Any]": (dict,),
+    "None": (type(None),),
+}
+"""How the fields' annotations are found in JSON."""
+
+
+_LARGEST = 2**63
+"""No count and no time is beyond this, and what is within it can be reckoned with as a float."""
+
+
 @cache
-def _names(kind: type) -> frozenset[str]:
-    return frozenset(item.name for item in fields(kind))
+def _allowed(kind: type) -> Mapping[str, tuple[type, ...]]:
+    """Field -> types that its value may have."""
+    return {
+        item.name: tuple(found for part in str(item.type).split(" | ") for found in _TYPES[part])
+        for item in fields(kind)
+    }
+
+
+def _is(value: Any, types: tuple[type, ...]) -> bool:
+    """Whether a value is of these types: a truth value is no number, and neither is NaN or an infinity."""
+    if isinstance(value, bool) or not isinstance(value, types):
+        return False
+    if isinstance(value, int):
+        return -_LARGEST < value < _LARGEST
+    if isinstance(value, list | tuple):
+        return {int}.issuperset(type(item) for item in value)
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = data.keys() - _names(kind)
-    if unknown:
-        raise SampleFault(f"not a sample: {kind.__name__} has no field {', '.join(sorted(unknown))}")
+    allowed = _allowed(kind)
+    for name, value in data.items():
+        if name not in allowed:
+            unknown = ", ".join(sorted(data.keys() - allowed.keys()))
+            raise SampleFault(f"not a sample: {kind.__name__} has no field {unknown}")
+        if not _is(value, allowed[name]):
+            raise SampleFault(f"not a sample: {kind.__name__}.{name} cannot be {value!r}"[:300])
     return dict(data)
 
 
@@ -202,6 +249,9 @@ def _request(data: Mapping[str, Any]) -> Request:
     for key in ("accept_histogram", "output_ids"):
         if known.get(key) is not None:
             known[key] = tuple(known[key])
+    for key in ("prompt_tokens", "completion_tokens", "cached_tokens", "first_tokens", "verify_count"):
+        if (counted := known.get(key)) is not None and counted < 0:
+            raise SampleFault(f"not a sample: Request.{key} cannot be {counted}: it is a count")
     return Request(**known)
 
 
@@ -211,20 +261,7 @@ def write_json(path: Path, data: object) -> None:
     Raises:
         ResultsUnwritable: disk full, folder missing or read-only.
     """
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    # Not tempfile: its files are readable by their owner alone, and results are for others too.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise ResultsUnwritable(f"results cannot be written to {path}: {error.strerror}") from error
+    write_whole(path, json.dumps(data, separators=(",", ":"), allow_nan=False))
 
 
 def check_writable(path: Path) -> None:

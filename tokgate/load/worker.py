@@ -1,8 +1,8 @@
 """The measuring worker's process.
 
 It is started by :mod:`tokgate.load.processes`, which speaks with it over two pipes: the worker writes
-``ready``, ``beat DONE FAILED EVENTS`` and ``end`` lines; the client writes ``go START_NS`` and closes the
-pipe to abort. Standard library only, nothing else is imported into this process.
+``ready``, ``beat DONE FAILED EVENTS`` and ``end`` lines; the client writes ``go START_NS``, perhaps ``stop`` to have
+what was measured so far, and closes the pipe to abort. Standard library only, nothing else is imported here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import mmap
 import os
 import resource
 import select
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -66,8 +65,10 @@ def _run(loop: Loop, tap: Tap | None, facts: dict[str, Any], job: dict[str, Any]
     try:
         loop.connect()
         print("ready", flush=True)
-        go = sys.stdin.readline().split()
-        if len(go) != 2 or go[0] != "go":
+        # Unbuffered: what follows the line is for the loop.
+        with open(0, "rb", buffering=0, closefd=False) as pipe:
+            go = pipe.readline().split()
+        if len(go) != 2 or go[0] != b"go":
             return 3
         gc.collect()
         gc.freeze()

@@ -12,11 +12,12 @@ from typing import TypeVar
 from tokgate.config.workloads import Workload
 from tokgate.errors import TokgateError
 from tokgate.gate.blocks.runner import Arm, ArmFailed, BlockPlan
-from tokgate.gate.measurement import Measurer, Started
+from tokgate.gate.measurement import Measurer
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
 from tokgate.gate.setup import Setup
 from tokgate.gate.start import Starter
+from tokgate.gate.started import Started
 from tokgate.server.pool import Pool
 from tokgate.server.running import Server
 from tokgate.server.teardown import Teardown

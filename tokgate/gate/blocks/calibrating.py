@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tokgate.analysis.calibration_file import read_case
+from tokgate.baselines import STARTUP
 from tokgate.config.profiles import Profile
 from tokgate.errors import UsageFault
 from tokgate.gate.blocks import calibrations
@@ -64,16 +66,21 @@ def calibrate(
         names: of profiles.
         blocks: wanted in each profile's session.
         runs_per_arm: of each workload on each launch; a verdict uses the calibration of blocks of its own form.
-        minutes: budget of this call; no block is begun that would not end in time, judged by the longest of the
-            session, blocks of earlier calls included. The first block of a session has no known length: it is
-            begun while time is left.
+        minutes: budget of this call; no block is begun that would not end in time, judged by
+            :attr:`~tokgate.gate.blocks.runner.BlockRunner.next_s`. The first block of a session has no known length:
+            it is begun while time is left.
         bench: launches servers.
         say: told of every block.
 
     Raises:
+        SampleFault: a stored calibration of a profile cannot be read, or was edited; nothing was started.
         TokgateError: as :meth:`tokgate.gate.blocks.runner.BlockRunner.measure`; blocks before are stored.
     """
     began = clock()
+    for name in names:
+        # One that cannot be added to would else be found after its first block was measured.
+        for workload in (*setup.workloads, STARTUP):
+            read_case(setup.request.baselines, setup.host_classes[name], name, workload)
     done: list[Calibrated] = []
     for name in names:
         profile = setup.profiles[name]
@@ -84,8 +91,7 @@ def calibrate(
             say(f"{name}: going on after block {len(runner.blocks)} of {blocks} ({folder})")
             files = store(setup, runner, folder)
         while len(runner.blocks) < blocks:
-            longest = max((block.seconds for block in runner.blocks), default=0.0)
-            if minutes is not None and clock() - began + longest >= 60 * minutes:
+            if minutes is not None and clock() - began + runner.next_s >= 60 * minutes:
                 break
             block = runner.measure()
             files = store(setup, runner, folder)
@@ -112,6 +118,8 @@ def _session(setup: Setup, profile: Profile, runs_per_arm: int, blocks: int) -> 
         seed=secrets.randbelow(2**20),
         runs_per_arm=runs_per_arm,
         together=fit_together(setup, arms) is None,
+        engine_flags=setup.request.engine_flags,
+        model=setup.request.model,
     )
     root = setup.request.results / "calibrate" / setup.host_classes[profile.name] / profile.name
     for folder in sorted(root.glob("*T*Z"), reverse=True)[:1]:

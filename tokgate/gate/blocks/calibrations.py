@@ -1,7 +1,4 @@
-"""Calibrations of a host: A/A blocks become sessions, stored beside the baselines, one file a metric.
-
-``baselines/<host class>/calibration/<profile>/<workload>/<metric>.calibration.yaml``
-"""
+"""Calibrations of a host: A/A blocks become sessions, stored beside the baselines, one file a metric."""
 
 from __future__ import annotations
 
@@ -11,23 +8,16 @@ from pathlib import Path
 from statistics import fmean
 
 from tokgate.analysis.calibration import AABlock, Calibration, Session
-from tokgate.analysis.calibration_file import read_calibration, write_calibration
+from tokgate.analysis.calibration_file import path_of, read_calibration, write_calibration
 from tokgate.analysis.looks import History
 from tokgate.config.gate import Limit
-from tokgate.errors import ResultsUnwritable
 from tokgate.gate.blocks.measured import MeasuredBlock
 from tokgate.gate.blocks.plan import BlockPlan
 from tokgate.gate.runs import Measured
 from tokgate.gate.start import STARTUP
+from tokgate.host.stored_file import held
 from tokgate.load.sample import Identity
 from tokgate.server.launch import POLL_S
-
-FOLDER = "calibration"
-
-
-def path_of(root: Path, host_class: str, profile: str, workload: str, metric: str) -> Path:
-    """Where the calibration of a metric is stored."""
-    return root / host_class / FOLDER / profile / workload / f"{metric.replace(':', '-')}.calibration.yaml"
 
 
 def form(runs_per_arm: int, together: bool) -> str:
@@ -109,23 +99,20 @@ def store(root: Path, found: Mapping[tuple[str, str], Calibration]) -> list[Path
         The files.
 
     Raises:
-        SampleFault: a stored calibration cannot be read.
+        SampleFault: a stored calibration cannot be read, or was edited.
         ResultsUnwritable: a file cannot be written.
     """
     paths = []
-    for (workload, metric), calibration in found.items():
-        path = path_of(root, calibration.host_class, calibration.profile, workload, metric)
-        whole = calibration
-        if path.is_file():
-            known = read_calibration(path)
-            if not known.differences(calibration.identity):
-                whole = known.with_session(calibration.sessions[0])
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ResultsUnwritable(f"{path.parent} cannot be made: {error.strerror}") from error
-        write_calibration(path, whole)
-        paths.append(path)
+    with held(root):
+        for (workload, metric), calibration in found.items():
+            path = path_of(root, calibration.host_class, calibration.profile, workload, metric)
+            whole = calibration
+            if path.is_file():
+                known = read_calibration(path)
+                if not known.differences(calibration.identity):
+                    whole = known.with_session(calibration.sessions[0])
+            write_calibration(path, whole)
+            paths.append(path)
     return paths
 
 

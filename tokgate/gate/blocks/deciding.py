@@ -166,7 +166,7 @@ def spend(
         if not allowed:
             return Spent("blocks", clock() - began, blocks)
         left = None if minutes is None else 60 * minutes - (clock() - began)
-        affordable = [pair for pair in allowed if left is None or _length_s(pair[0]) < left]
+        affordable = [pair for pair in allowed if left is None or pair[0].runner.next_s < left]
         if not affordable:
             return Spent("minutes", clock() - began, blocks)
         item, found = min(affordable, key=lambda pair: _distance(*pair))
@@ -176,15 +176,6 @@ def spend(
             f"block {block.number + 1} of {', '.join(arm.profile.name for arm in item.runner.plan.arms[:1])}: "
             f"{block.seconds:.0f} s; open: {', '.join(item.open()) or 'nothing'}"
         )
-
-
-def _length_s(deciding: Deciding) -> float:
-    """Seconds that the next block may take; 0 when none was measured yet.
-
-    The first block compiles kernels that the later ones find: it counts only while there is no other.
-    """
-    seconds = [block.seconds for block in deciding.runner.blocks]
-    return max(seconds[1:] or seconds, default=0.0)
 
 
 def _distance(deciding: Deciding, found: Mapping[str, int | None]) -> tuple[int, int]:

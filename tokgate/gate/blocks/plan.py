@@ -38,6 +38,8 @@ class BlockPlan:
         together: all servers of a block are up at once and their runs interleave; else each arm has
             the GPU for itself, one after the other, and a block balances nothing within itself.
         seed: of the orders, and of an emulated engine's launches; below 2**20.
+        engine_flags, model: what the call gives every server besides its profile, kept so that nobody goes on with
+            blocks of others; servers get them from the setup.
     """
 
     arms: tuple[Arm, ...]
@@ -45,6 +47,8 @@ class BlockPlan:
     seed: int
     runs_per_arm: int = RUNS_PER_ARM
     together: bool = True
+    engine_flags: tuple[str, ...] = ()
+    model: str | None = None
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -78,6 +82,7 @@ class BlockPlan:
 
     def facts(self) -> dict[str, object]:
         """JSON values that say what is measured; equal for equal plans."""
+        besides = {"engine_flags": list(self.engine_flags), "model": self.model}
         return {
             "arms": [
                 {
@@ -95,4 +100,5 @@ class BlockPlan:
             "runs_per_arm": self.runs_per_arm,
             "together": self.together,
             "seed": self.seed,
+            **{key: value for key, value in besides.items() if value},
         }

@@ -82,6 +82,15 @@ class BlockRunner:
         self._journal = None if folder is None else Journal(folder, plan.facts())
         self.blocks: list[MeasuredBlock] = [] if self._journal is None else self._journal.take_up()
 
+    @property
+    def next_s(self) -> float:
+        """Seconds that the next block may take: the longest so far; 0 when none was measured yet.
+
+        The first block compiles kernels that the later ones find: it counts only while there is no other.
+        """
+        seconds = [block.seconds for block in self.blocks]
+        return max(seconds[1:] or seconds, default=0.0)
+
     def measure(self, workloads: Collection[str] | None = None) -> MeasuredBlock:
         """Measure one more block and keep it.
 

@@ -23,10 +23,10 @@ from tokgate.gate.blocks.deciding import Deciding, Question, spend
 from tokgate.gate.blocks.plan import RUNS_PER_ARM, Arm, BlockPlan
 from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.blocks.words import Answer, Claim, answered, ends_gain
-from tokgate.gate.campaign import Visit
 from tokgate.gate.judge import Judge
 from tokgate.gate.pairs import ATTENTION_MODE, GRAPHS
 from tokgate.gate.setup import Setup
+from tokgate.gate.visit import Visit
 from tokgate.load.sample import Identity
 from tokgate.verdict import Kind, Verdict
 

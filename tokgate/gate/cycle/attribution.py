@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokgate.analysis.speculation import Attribution, SpeculativeRuns, attribute
 from tokgate.baselines import Baseline
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 
 RATE, ACCEPTANCE = "output_tok_s", "accept_length"
 _NAMES = {

@@ -9,7 +9,7 @@ from tokgate.analysis.breakeven import BreakEven, break_even
 from tokgate.analysis.cycles import Cycles
 from tokgate.gate.cycle.verify_passes import VerifyPass
 from tokgate.gate.draft_steps import acceptance, draft_steps, draft_steps_lines, resolved_steps
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.gate.words import figure
 from tokgate.report.explain_trace import cycles_json, effective_line
 

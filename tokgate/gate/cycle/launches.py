@@ -9,7 +9,7 @@ from tokgate.analysis.cycles import Cycles
 from tokgate.config.profiles import Profile
 from tokgate.gate.case import JudgedCase
 from tokgate.gate.cycle.traces import Traced
-from tokgate.gate.measurement import Measured
+from tokgate.gate.runs import Measured
 from tokgate.gate.words import count
 from tokgate.report.explain_trace import cycle_lines, cycles_json, effective_line, launch_phrase
 from tokgate.sglang.graphs import ExpectedGraphs, expected_graphs

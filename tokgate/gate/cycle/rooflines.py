@@ -7,8 +7,8 @@ from pathlib import Path
 from tokgate.analysis.roofline import roofline
 from tokgate.config.engine import Engine
 from tokgate.config.workloads import Workload
-from tokgate.gate.campaign import Visit
 from tokgate.gate.start import Starter
+from tokgate.gate.visit import Visit
 from tokgate.models.traffic import traffic
 from tokgate.report.explain_trace import roofline_line, target_ms
 from tokgate.server.bandwidth import Bandwidth, measure_bandwidth

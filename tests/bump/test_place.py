@@ -1,0 +1,89 @@
+"""A bump or bisection is gone on with on its host class only, also where nothing but a fault or a step is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bump.simulation import CONFIG
+from tokgate.bump.place import FILE, keep_place
+from tokgate.cli import run
+from tokgate.errors import SampleFault, UsageFault
+
+EngineFile = Callable[..., Path]
+HERE = {"baseline": "nvidia-h200"}
+
+
+def begun(command: str, folder: Path, engine_file: EngineFile) -> None:
+    """One that is begun and has no time to measure: an old version and a new one, emulated."""
+    old, new = engine_file("0.5.10"), engine_file("0.5.12")
+    asked = {
+        "bump": (
+            f"--from={old}",
+            f"--to={new}",
+            "--profiles=baseline",
+            "--workloads=chat-bs1",
+            "--parity=none",
+        ),
+        "bisect": ("--good=0.5.10", "--bad=0.5.12", f"--engines={folder}/{{version}}.yaml"),
+    }[command]
+    assert run([command, *asked, f"--config-folder={CONFIG}", *within(folder)]) == 3
+
+
+def within(folder: Path) -> tuple[str, ...]:
+    return f"--results={folder / 'results'}", "--budget-minutes=0"
+
+
+@pytest.mark.parametrize("command", ["bump", "bisect"])
+def test_another_host_class_is_refused_and_the_same_one_is_not(
+    command: str,
+    tmp_path: Path,
+    engine_file: EngineFile,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    begun(command, tmp_path, engine_file)
+    assert run([command, "--resume=latest", *within(tmp_path)]) == 3
+    capsys.readouterr()
+    monkeypatch.setattr("tokgate.gate.cards.gpu.host_class", lambda *of: "emulated-elsewhere")
+    assert run([command, "--resume=latest", *within(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "was measured on emulated-steady, and this host is emulated-elsewhere" in said
+    assert "start anew here, without --resume" in said
+
+
+@pytest.mark.parametrize("command", ["bump", "bisect"])
+def test_a_folder_that_does_not_say_its_host_is_not_taken_up(
+    command: str, tmp_path: Path, engine_file: EngineFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(command, tmp_path, engine_file)
+    (kept,) = (tmp_path / "results").glob(f"{command}-*/{FILE}")
+    kept.unlink()
+    assert run([command, "--resume=latest", *within(tmp_path)]) == 2
+    assert "does not say on which host class it was measured" in capsys.readouterr().err
+
+
+def test_each_profile_has_its_class(tmp_path: Path) -> None:
+    """With another number of GPUs a profile is of another class."""
+    keep_place(tmp_path, HERE | {"tp2": "nvidia-h200-x2"}, None, begun=False)
+    keep_place(tmp_path, HERE | {"tp2": "nvidia-h200-x2"}, None, begun=True)
+    with pytest.raises(UsageFault, match=r"profile tp2 of .* was measured on nvidia-h200-x2"):
+        keep_place(tmp_path, HERE | {"tp2": "nvidia-b200-x2"}, None, begun=True)
+
+
+def test_a_driver_that_changed_is_told(tmp_path: Path) -> None:
+    """Each block compares both versions under one driver: no reason to refuse, and none to be silent."""
+    assert keep_place(tmp_path, HERE, "580.95.05", begun=False) == []
+    assert keep_place(tmp_path, HERE, "580.95.05", begun=True) == []
+    (told,) = keep_place(tmp_path, HERE, "590.10", begun=True)
+    assert "drivers 580.95.05, 590.10" in told
+    assert keep_place(tmp_path, HERE, None, begun=True) == [told]
+
+
+def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(json.dumps({"drivers": []}))
+    with pytest.raises(SampleFault, match=FILE):
+        keep_place(tmp_path, HERE, None, begun=True)
