@@ -184,6 +184,14 @@ def test_a_control_without_fault_is_not_void(scripted) -> None:
     assert server.connections == 1
 
 
+def test_the_clients_memory_is_its_own(scripted) -> None:
+    """Not that of the process that measures, which starts the worker."""
+    ballast = b"x" * (200 << 20)
+    measured = run(scripted(lambda number: [stream(8)]).url, workload(requests=2))
+    assert len(ballast) >> 20 == 200 and measured.audit.client_peak_mib is not None
+    assert 5 < measured.audit.client_peak_mib < 100
+
+
 def test_nobody_listens(scripted) -> None:
     server = scripted(lambda number: [])
     server.close()
