@@ -123,6 +123,17 @@ def test_open_loop(truth, tmp_path) -> None:
     ("arguments", "message"),
     [
         (["https://h:1"], "https is not measured"),
+        (["http://user:secret@127.0.0.1:1"], "credentials go into a header"),
+        (["http://127.0.0.1:1/?key=secret"], "credentials go into a header"),
+        (
+            ["{url}", "--prompts", "text", "--prompt-tokens", "9"],
+            "--prompt-tokens: for generated prompts only",
+        ),
+        (
+            ["{url}", "--route", "chat", "--shared-prefix", "0.5"],
+            "--shared-prefix: for generated prompts only",
+        ),
+        (["{url}", "--prompts", str(Path(__file__)), "--warmup", "1"], "--warmup: a trace is sent as it is"),
         (["http://127.0.0.1:1", "--route", "grpc"], "expected generate, completions or chat"),
         (["http://127.0.0.1:1", "--header", "nonsense"], "expected 'Name: value'"),
         (["http://127.0.0.1:1", "--header", "A: b\nC: d"], "expected 'Name: value'"),
@@ -158,7 +169,7 @@ def test_usage_faults(truth, capsys, arguments, message) -> None:
     with truth() as url:
         assert bench(*(argument.format(url=url) for argument in arguments)) == 2
     errors = capsys.readouterr().err
-    assert message in errors and "Traceback" not in errors
+    assert message in errors and "Traceback" not in errors and "secret" not in errors
 
 
 def test_nobody_there(capsys) -> None:

@@ -111,7 +111,7 @@ def test_the_control_comes_to_its_end(scripted, tmp_path, capsys) -> None:
 
 
 def test_an_emulated_server_that_hangs(tmp_path, capsys) -> None:
-    """Its streams fall silent after 16 tokens: with a warm-up already there, without one in the measurement."""
+    """Its streams fall silent after 16 tokens: already in the warm-up."""
     path = tmp_path / "b.json"
     asked = ("--output-tokens", 40, "--gap-s", 1, "--json", path)
     with emulated("--fault", "stall:16") as url:
@@ -121,9 +121,6 @@ def test_an_emulated_server_that_hangs(tmp_path, capsys) -> None:
         assert found["ended"]["during"] == "warm-up" and found["workload"]["requests"] == 1
         assert outcomes(found) == {"stalled": 1} and "warm-up, closed loop, 1 at once; 1 request of 40" in out
         assert "the server stopped answering" in err and "0 of 1 requests were answered, 1 stalled" in err
-        assert bench(url, *asked, "--warmup", 0) == 1
-        found = read(path)
-        assert found["ended"]["during"] == "measurement" and outcomes(found)["stalled"] == 1
     with emulated() as url:
         assert bench(url, *asked) in (0, 3)
         assert read(path)["ended"]["how"] == "complete" and outcomes(read(path)) == {"ok": 4}
@@ -175,7 +172,7 @@ kept, as void: FILE
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_measurement_that_is_told_to_stop_keeps_what_it_has(scripted, tmp_path, number) -> None:
     parts = [HEAD + chunk(event(1)) + chunk(event(2)), ...]
     server = scripted(lambda i: parts if i else [stream(8)])
@@ -211,20 +208,21 @@ def test_before_anything_is_measured_a_signal_ends_it_as_ever(tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_signal_is_remembered_from_the_first_question_on() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_is_remembered_from_the_first_question_on(number) -> None:
     came: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    before = signal.signal(number, lambda number, _: came.append(number))
     try:
         with Heed() as heed:
-            signal.raise_signal(signal.SIGTERM)
-            assert came == [signal.SIGTERM] and heed() == ""
-            signal.raise_signal(signal.SIGTERM)
-            assert came == [signal.SIGTERM] and heed() == "ended by SIGTERM"
-            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a second one ends at once
-        signal.raise_signal(signal.SIGTERM)
-        assert came == [signal.SIGTERM] * 2
+            signal.raise_signal(number)
+            assert came == [number] and heed() == ""
+            signal.raise_signal(number)
+            assert came == [number] and heed() == f"ended by {signal.Signals(number).name}"
+            assert signal.getsignal(number) is signal.SIG_DFL  # a second one ends at once
+        signal.raise_signal(number)
+        assert came == [number] * 2
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
 def test_a_client_that_dies_is_said_and_its_file_written(scripted, tmp_path, capsys) -> None:

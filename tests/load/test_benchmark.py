@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.client import lag
 from benchmarks.client import peers as client_peers
 from benchmarks.client.experiments import Bench, cumulative
 from benchmarks.client.rows import Row, document, settled, table
@@ -28,6 +29,16 @@ def test_a_missed_row_is_repeated_twice_and_the_median_counts() -> None:
     assert (row.value, row.missed, row.note) == (0.2, False, "median of 3")
     (row,) = settled(runs_of(9.0, 0.1, 8.0))
     assert row.missed and "MISSED" in table([row])
+
+
+def test_where_late_reads_stand_is_shown(capsys, monkeypatch, cc) -> None:
+    monkeypatch.setattr("sys.argv", ["lag", "--streams", "2", "--tokens", "8", "--runs", "1"])
+    assert lag.main() == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("lag p99 ") and all(
+        f"{place} p99 " in shown for place in ("first", "between", "last")
+    )
+    assert " of 1 runs flagged client_lag" in shown
 
 
 def test_what_was_not_run_is_neither_good_nor_bad() -> None:

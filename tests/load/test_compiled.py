@@ -87,20 +87,36 @@ ODD = {
     "no object's end": chunk(b'data: {"finish_reason":null,"completion_tokens":2]\n\n'),
     "no empty line": chunk(b'data: {"finish_reason":null,"completion_tokens":2}\nx'),
     "no chunk's end": chunk(b'data: {"finish_reason":null,"completion_tokens":2}\n\n')[:-2] + b"x\n",
-    "a finish reason": chunk(event(2, {"type": "length"})),
-    "a finish reason far from the end": chunk(
-        b'data: {"finish_reason":null,"text":"%s","completion_tokens":2}\n\n' % (b"x" * 2000)
-    ),
-    "an error": chunk(b'data: {"error":{"message":"out of memory"}}\n\n'),
-    "[DONE]": chunk(b"data: [DONE]\n\n"),
     "two events in one chunk": chunk(event(2) + event(3)),
+    "another field": chunk(b"event: stop\n\n"),
+    "a carriage return": chunk(b'data: {"a":1}\r\n\n'),
     "half an event": PLAIN[:60],
     "half a chunk's end": PLAIN[:-1],
-    "the smallest": chunk(b"data: {}\n\n"),
     "a line": b"\n",
     "a chunk of the size of the buffer": chunk(padded(65536 - 8)),
     "more than the buffer": chunk(padded(70_000)),
 }
+
+
+WHOLE = {
+    "a finish reason far from the end": chunk(
+        b'data: {"finish_reason":null,"text":"%s","completion_tokens":2}\n\n' % (b"x" * 2000)
+    ),
+    "a finish reason": chunk(event(2, {"type": "length"})),
+    "an error": chunk(b'data: {"error":{"message":"out of memory"}}\n\n'),
+    "[DONE]": chunk(b"data: [DONE]\n\n"),
+    "the smallest": chunk(b"data: {}\n\n"),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_event_that_is_not_in_the_middle_is_kept_whole_at_once(compiled_sweep, name: str) -> None:
+    """All streams may end at once; what comes behind is not late because of it."""
+    event_bytes, rest = WHOLE[name], chunk(event(4))
+    (handed,) = both(compiled_sweep, [[FIRST, PLAIN, event_bytes, rest]])
+    assert handed == [len(FIRST)]
+    (handed,) = both(compiled_sweep, [[FIRST, PLAIN + event_bytes, event_bytes + rest + b"0\r\n\r\n"]])
+    assert handed == [len(FIRST), 5]
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -125,7 +141,7 @@ def test_plain_events_in_one_read_are_kept_at_once(compiled_sweep) -> None:
     several = b"".join(chunk(event(number)) for number in range(2, 9))
     end = chunk(event(9, {"type": "length"})) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
     handed = both(compiled_sweep, [[FIRST, several, end], [FIRST, several + end], [FIRST + several, end]])
-    assert handed == [[len(FIRST), len(end)], [len(FIRST), len(end)], [len(FIRST + several), len(end)]]
+    assert handed == [[len(FIRST), 5], [len(FIRST), 5], [len(FIRST + several), 5]]
 
 
 def test_a_split_character_and_what_follows_it(compiled_sweep) -> None:
@@ -139,6 +155,16 @@ def test_tails_stay_whole_where_the_server_does_not_count(compiled_sweep, text: 
     silent = chunk(b'data: {"choices":[{"text":"%s","finish_reason":null}]}\n\n' % text)
     (handed,) = both(compiled_sweep, [[HEAD + silent, *[silent] * 4]])
     assert handed == [len(HEAD + silent)]
+
+
+@pytest.mark.parametrize("size", [60, 191, 192, 193, 194, 383, 384, 385, 386, 60_000])
+def test_the_first_event_is_kept_whole_once_the_head_is_read(compiled_sweep, size: int) -> None:
+    """Those of many streams come at once: none may wait for Python. ``size`` is the event's own."""
+    first = chunk(padded(size + len(b"data: \n\n")))
+    (handed,) = both(compiled_sweep, [[HEAD, first, PLAIN, chunk(event(3))]], room=1000)
+    assert handed == [len(HEAD)]
+    (handed,) = both(compiled_sweep, [[HEAD, first + PLAIN, chunk(event(3))]], room=1000)
+    assert handed == [len(HEAD)]
 
 
 @pytest.mark.parametrize("room", [1, 2, 7])
@@ -162,29 +188,43 @@ def test_a_long_run_holds_a_bounded_number_of_entries(compiled_sweep, monkeypatc
 
 
 PLANTED = {
-    "a line break is overlooked": (" != end + 1) return 0;", " == NULL) return 0;"),
+    "a line break is overlooked": (" != end || end[-1] == '\\r') return 0;", " == NULL) return 0;"),
+    "a carriage return is overlooked": (" || end[-1] == '\\r') return 0;", ") return 0;"),
     "the end is not compared": (" || memcmp(end, END, (size_t)LENGTH(END))", ""),
     "the beginning is not compared": ("memcmp(data + digits, PREFIX, (size_t)LENGTH(PREFIX)) || ", ""),
     "the mark is not compared": ("!memcmp(data + chunk - mark, MIDDLE, (size_t)LENGTH(MIDDLE))", "1"),
-    "a tail too short": ("*stop = data + chunk - LENGTH(END);", "*stop = data + chunk - LENGTH(END) - 1;"),
+    "whether it is an object is not asked": ("if (data[head] != '{' || end[-1] != '}') return 0;", ""),
+    "a tail too short": ("stop--; /*", "stop -= 2; /*"),
     "a tail from too far on": (
         "if (stop - start > TAIL) start =",
         "start++; if (stop - start > TAIL) start =",
     ),
-    "the last event is not remembered": ("= slot->last_ns = s->now_ns", "= s->now_ns"),
-    "a full log is overwritten": ("s->written - s->taken < s->room && ", ""),
-    "another size": ("entry->size = (int32_t)chunk;", "entry->size = (int32_t)chunk - 2;"),
+    "the last event is not remembered": ("    slot->last_ns = read->now_ns;\n", ""),
+    "a full log is overwritten": ("if (room < (whole ? (stop - start - 1) / TAIL + 1 : 1)) return 0;", ""),
+    "parts are not counted": ("(stop - start - 1) / TAIL + 1 : 1", "1 : 1"),
+    "a first event is not kept whole": ("*whole = (int)slot->first;", "*whole = 0;"),
+    "a second event is kept whole": ("slot->first = 0;", ""),
+    "a last event is not kept whole": ("*whole = !middle;", "*whole = 0; if (!middle) middle = end;"),
+    "a whole event too short": ("start, stop, chunk, LAST_PART)", "start, stop - 1, chunk, LAST_PART)"),
+    "a part too short": ("start, start + TAIL, 0, PART)", "start, start + TAIL - 1, 0, PART)"),
+    "another size": ("start, stop, chunk, TAIL_OF)", "start, stop, chunk - 2, TAIL_OF)"),
+    "another size of a whole event": ("start, stop, chunk, LAST_PART)", "start, stop, 0, LAST_PART)"),
     "another owner": ("entry->owner = (int32_t)slot->owner;", "entry->owner = 1;"),
-    "what was kept is handed over too": ("s->size = got - at;", "s->size = at == got ? 0 : got;"),
-    "the rest is not moved": ("if (at && s->size) memmove(", "if (0) memmove("),
+    "what was kept is handed over too": ("read->size = got - at;", "read->size = got;"),
+    "what is handed over begins elsewhere": ("read->from = s->used + at;", "read->from = s->used;"),
 }
 
 
 def telling_plays() -> list[list[bytes]]:
     """Responses in which each planted fault shows."""
     silent = chunk(b'data: {"choices":[{"text":"a","finish_reason":null}]}\n\n')
-    plays = [[FIRST, PLAIN, odd[:60_000], chunk(event(4)), chunk(event(5))] for odd in ODD.values()]
-    plays += [[FIRST, PLAIN + odd[:60_000], chunk(event(4)), chunk(event(5))] for odd in ODD.values()]
+    plays = [
+        [FIRST, PLAIN, odd[:60_000], chunk(event(4)), chunk(event(5))] for odd in {**ODD, **WHOLE}.values()
+    ]
+    plays += [
+        [FIRST, PLAIN + odd[:60_000], chunk(event(4)), chunk(event(5))] for odd in {**ODD, **WHOLE}.values()
+    ]
+    plays += [[HEAD, *(chunk(padded(size)) for _ in range(9))] for size in (150, 230, 500)]
     return [*plays, at_chunks(stream(30)), [HEAD + silent, *[silent] * 4]]
 
 
@@ -193,8 +233,11 @@ def test_a_fault_in_the_sweep_shows(compiled_sweep, tmp_path: Path, monkeypatch,
     right, wrong = PLANTED[name]
     source = library.SOURCE.read_text(encoding="utf-8")
     assert source.count(right) == 1
-    both(compiled_sweep, telling_plays(), room=7)
+    for room in (7, 2):
+        both(compiled_sweep, telling_plays(), room=room)
     (tmp_path / "sweep.c").write_text(source.replace(right, wrong), encoding="utf-8")
     monkeypatch.setattr("tokgate.load.library.SOURCE", tmp_path / "sweep.c")
+    faulty = loaded(made(tmp_path / "lib", tmp_path))
     with pytest.raises((AssertionError, IndexError)):
-        both(loaded(made(tmp_path / "lib", tmp_path)), telling_plays(), room=7)
+        for room in (7, 2):
+            both(faulty, telling_plays(), room=room)

@@ -98,6 +98,74 @@ def test_streams_do_not_mix(watched) -> None:
         assert line.record.last_ns == line.record.users[-1]
 
 
+def test_a_first_event_that_leaves_the_log_part_by_part_is_one_event(watched, monkeypatch) -> None:
+    reader, new = watched
+    line = new()
+    text = "x" * 1000
+    first = chunk(
+        b'data: {"text":"%s","meta_info":{"completion_tokens":1,"finish_reason":null}}\n\n' % text.encode()
+    )
+    for data in (HEAD, first, PLAIN):
+        line.server.send(data)
+        assert sweep(reader, line) == ([(line.client.fileno(), -1)] if data == HEAD else [])
+    assert reader.log.count == 3  # of the head, too, there is an entry
+    reader.log.shrink()
+    monkeypatch.setattr("tokgate.load.record.BULK", 0)
+    monkeypatch.setattr("tokgate.load.record.SHRINK_STEP", 1)
+    calls = 0
+    while not line.record.users:
+        reader.log.shrink()
+        calls += 1
+    assert calls == 1 + 6 and text.encode() in line.record.whole[0]
+    reader.log.settle()
+    assert list(line.record.counters) == [-1, 2] and line.record.line.offset == sum(
+        map(len, (HEAD, first, PLAIN))
+    )
+
+
+@pytest.mark.parametrize(("lines", "size"), [(3, 100), (20, 60_000)])
+def test_what_waits_for_python_waits_apart(watched, lines: int, size: int) -> None:
+    """Reads of one pass that are not plain; twenty of 60 kB are more than there is room for at once."""
+    reader, new = watched
+    found = [new() for _ in range(lines)]
+    payloads = [
+        b'data: {"error":"%s%d",\ndata: "a":1}\n\n' % (b"x" * size, number) for number in range(lines)
+    ]
+    for line in found:
+        line.server.send(FIRST)
+    sweep(reader, *found)
+    for line, payload in zip(found, payloads, strict=True):
+        line.server.send(chunk(payload))
+    handed = sweep(reader, *found)
+    assert [size for _, size in handed] == [len(chunk(payload)) for payload in payloads]
+    reader.log.settle()
+    for number, line in enumerate(found):
+        assert b"x%d" % number in line.record.whole[1] and len(line.record.users) == 2
+
+
+def test_an_end_that_waits_behind_the_stop_of_all_is_nobodys(watched) -> None:
+    """Python drops every connection at the first of two; of the second it is told with no stream."""
+    reader, new = watched
+    first, second = new(), new()
+    streams = {line.stream.fd: line.stream for line in (first, second)}
+    for line in (first, second):
+        line.server.send(FIRST)
+        sweep(reader, line)
+    for line in (first, second):
+        line.server.send(b"0\r\n\r\n")
+    told = []
+
+    def rest(fd, mask, stream, size, control, now) -> None:
+        told.append((fd, stream is not None, size))
+        for gone in list(streams.values()):
+            gone.close()
+        streams.clear()
+
+    numbers = [line.client.fileno() for line in (first, second)]
+    reader.sweep(1, streams, rest)
+    assert told == [(numbers[0], True, 5), (numbers[1], False, 5)]
+
+
 def test_the_end_of_a_connection_is_handed_over(watched) -> None:
     reader, new = watched
     line = new()

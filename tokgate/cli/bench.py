@@ -19,6 +19,7 @@ from tokgate.cli.bench_load import (
     headers,
     known_route,
     prompts_of,
+    refuse_beside_prompts,
     refuse_beside_workload,
     service_level,
     stamps_of,
@@ -108,6 +109,7 @@ def bench(
             prompts=prompts_of(prompts, found.route, prompt_tokens, shared_prefix, seed),
             arrival=arrival_of(arrival, rate, seed),
         )
+        refuse_beside_prompts(context, plan.prompts)
     fits(plan, found)
     chosen = build(plan)
     if json_file is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -40,11 +41,29 @@ def refuse_beside_workload(context: typer.Context) -> None:
     Raises:
         UsageFault: one was given.
     """
-    sources = {name: context.get_parameter_source(name) for name in _OF_WORKLOAD}
-    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    if given:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    if named := _given(context, _OF_WORKLOAD):
         raise UsageFault(f"{named}: --workload says that already", ["leave one of them out"])
+
+
+def refuse_beside_prompts(context: typer.Context, prompts: Prompts) -> None:
+    """Options that have no effect on prompts of this kind.
+
+    Raises:
+        UsageFault: one was given.
+    """
+    if prompts.kind != "tokens" and (named := _given(context, ("prompt_tokens", "shared_prefix"))):
+        raise UsageFault(
+            f"{named}: for generated prompts only (--prompts tokens); these are of kind {prompts.kind}"
+        )
+    if prompts.kind == "trace" and context.params["warmup"]:
+        raise UsageFault("--warmup: a trace is sent as it is, with none before it")
+
+
+def _given(context: typer.Context, names: Sequence[str]) -> str:
+    """The options among these that the command line has."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in given)
 
 
 def from_file(spec: str, route: Route | None) -> Workload:

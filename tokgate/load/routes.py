@@ -68,6 +68,11 @@ def resolve(url: str) -> Target:
             f"'{url}': https is not measured, since the kernel cannot stamp what TLS hides",
             ["measure the server's plain http port, or a local tunnel to it"],
         )
+    if parts.username is not None or parts.query or parts.fragment:
+        raise UsageFault(
+            "the address holds credentials, a query or a fragment; expected http://HOST:PORT, perhaps with a path",
+            ["credentials go into a header: --header 'Authorization: ...'"],
+        )
     if parts.scheme != "http" or not parts.hostname:
         raise UsageFault(f"'{url}' is not a server address; expected http://HOST:PORT")
     try:
