@@ -35,7 +35,9 @@ fi
 reason="$pin"
 case "${TOKGATE_ASKED:-}" in
   "")
-    labels="$(sed -E 's/^[[:space:]]*"?//; s/"?,?[[:space:]]*$//' <<<"${TOKGATE_LABELS:-}")"
+    # One a line; JSON on one line is broken into lines first.
+    labels="$(sed -E 's/"[[:space:]]*,[[:space:]]*"/"\n"/g' <<<"${TOKGATE_LABELS:-}" |
+      sed -E 's/^[[:space:]]*(\[[[:space:]]*)?"?//; s/"?([[:space:]]*\])?,?[[:space:]]*$//')"
     if [ "$kind" = none ] && grep -qxF -- "$label" <<<"$labels"; then
       kind=gate
       reason="label '$label'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -116,7 +117,6 @@ def judge(
     for item in comparisons:
         item.spent = Spent("blocks", seconds, len(item.group.runner.blocks))
         pair = stacks if item.name == "new" else (stacks[0], stacks[0])
-        # The summary travels: the folder's name alone, not where it lies.
         report = report_of(item, header=header(item.ask, host_class, Path(item.name)), stacks=pair, again="")
         if item.name != "new":
             # The old version's servers hold its answers against the new one's, and are arms of every comparison.
@@ -138,7 +138,7 @@ def judge(
                 "right": list(RIGHT[item.name]),
                 "detectable_beforehand_percent": None if found is None else 100 * found,
                 "assumed_scatter_percent": 100 * scatter,
-                "report": _without_paths(report.to_json()),
+                "report": without_paths(report.to_json()),
             }
         )
         for verdict in report.verdicts:
@@ -154,10 +154,11 @@ def judge(
     return lines, right
 
 
-def _without_paths(report: dict[str, Any]) -> dict[str, Any]:
-    """The verdicts without the files of one machine."""
-    kept = [{**v, "files": [], "next_command": None} for v in report["verdicts"]]
-    return {**report, "verdicts": kept}
+def without_paths(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A report as it can be kept: without the places of one machine."""
+    verdicts = [{**verdict, "files": [], "next_command": None} for verdict in report["verdicts"]]
+    header = [re.sub(r"results: [^;]+; ", "", line) for line in report["header"]]
+    return {**report, "header": header, "verdicts": verdicts, "again": ""}
 
 
 def speeds(record: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:

@@ -1,11 +1,12 @@
-"""What bumps on the H200 said, from the records that are kept, as the table of docs/explanation/bump.md.
+"""What bumps of real SGLang said, from the records that are kept, as the tables of docs/explanation/bump.md.
 
     python -m benchmarks.bump.record [--write]
     python -m benchmarks.bump.record --take OUT --name 8b-baseline     # keeps what benchmarks.bump.h200 left in OUT
+    python -m benchmarks.bump.record --take results/bump-... --name cli-eagle3      # or what `tokgate bump` left
 
 A record is a ``summary.json`` of :mod:`benchmarks.bump.h200` or the ``report.json`` of a ``tokgate bump``. It holds the
-runs from which every verdict over blocks is judged again. ``NAME.launches.json`` beside it has every launch, those of
-blocks that were cut short too, and void runs with their causes.
+runs from which every verdict over blocks is judged again. ``NAME.launches.json`` beside the former has every launch,
+those of blocks that were cut short too, and void runs with their causes. Records of the CPU engine are kept apart.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.bump.comparison import without_paths
 from benchmarks.page import put
 from tokgate.analysis.blocks import differences, pair
 from tokgate.analysis.decision import Decision
@@ -26,8 +28,10 @@ from tokgate.analysis.sequential import judge
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "tests" / "assets" / "h200-bump"
+CPU_RECORDS = ROOT / "tests" / "assets" / "cpu-bump"
 DOCUMENT = ROOT / "docs" / "explanation" / "bump.md"
 BEGIN, END = "<!-- benchmarks.bump.record: begin -->", "<!-- benchmarks.bump.record: end -->"
+CPU_BEGIN, CPU_END = "<!-- benchmarks.bump.record cpu: begin -->", "<!-- benchmarks.bump.record cpu: end -->"
 LAUNCHES = ".launches.json"
 BETA = 0.05
 """Of a record that does not say its own."""
@@ -144,11 +148,25 @@ def launches(folder: Path = RECORDS) -> Iterator[tuple[str, list[dict[str, Any]]
 
 
 def take(out: Path, name: str) -> None:
-    """Keep what :mod:`benchmarks.bump.h200` left."""
-    RECORDS.mkdir(parents=True, exist_ok=True)
-    (RECORDS / f"{name}.json").write_bytes((out / "summary.json").read_bytes())
-    text = "[\n" + ",\n".join(json.dumps(launch) for launch in launches_of(out)) + "\n]\n"
-    (RECORDS / f"{name}{LAUNCHES}").write_text(text, encoding="utf-8")
+    """Keep what :mod:`benchmarks.bump.h200`, or a ``tokgate bump``, left.
+
+    Raises:
+        SystemExit: neither did.
+    """
+    if (out / "summary.json").is_file():
+        RECORDS.mkdir(parents=True, exist_ok=True)
+        (RECORDS / f"{name}.json").write_bytes((out / "summary.json").read_bytes())
+        text = "[\n" + ",\n".join(json.dumps(launch) for launch in launches_of(out)) + "\n]\n"
+        (RECORDS / f"{name}{LAUNCHES}").write_text(text, encoding="utf-8")
+        return
+    if not (out / "report.json").is_file():
+        raise SystemExit(f"{out} has neither summary.json nor report.json")
+    report = without_paths(json.loads((out / "report.json").read_text(encoding="utf-8")))
+    blocks = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("blocks/*/blocks/*.json")]
+    times = {"began_at": min(block["began_at"] for block in blocks)}
+    folder = CPU_RECORDS if "host class cpu-" in report["header"][0] else RECORDS
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(times | report, indent=1) + "\n", encoding="utf-8")
 
 
 def page(folder: Path = RECORDS) -> str:
@@ -172,6 +190,31 @@ def page(folder: Path = RECORDS) -> str:
                 )
     for name, found in launches(folder):
         lines += ["", f"Every launch of `{name}`; void runs in brackets:", "", *_launch_rows(found)]
+    return "\n".join(lines)
+
+
+def cpu_page(folder: Path = CPU_RECORDS) -> str:
+    """What was measured of two versions on the CPU, as Markdown: every verdict, and what moved."""
+    lines = ["Made by `python -m benchmarks.bump.record` from `tests/assets/cpu-bump/`."]
+    for bump in bumps(folder):
+        report = bump.report
+        lines += [
+            "",
+            f"**{bump.name}**, {report['began_at'][:16].replace('T', ' ')} UTC: SGLang {bump.what}; "
+            f"{report['header'][1]}; {report['blocks']} blocks, {report['gpu_minutes']:.0f} minutes:",
+            "",
+            "| verdict | case | metric | old | new | change (95 % CI), or what was found |",
+            "|---|---|---|---:|---:|---|",
+        ]
+        for verdict in bump.verdicts:
+            told = verdict["evidence"]
+            found = _change(told)
+            lines.append(
+                f"| {verdict['kind']} | {verdict['subject']} | {told['metric']} | {_figure(told.get('reference'))} "
+                f"| {_figure(told.get('now'))} | {verdict['headline'] if found == '-' else found} |"
+            )
+        moved = [f"{item['what']} {item['old']} -> {item['new']}" for item in report["moved"]]
+        lines += ["", f"Moved: {', '.join(moved)}, and {report['moved_others']} packages of less weight."]
     return "\n".join(lines)
 
 
@@ -208,17 +251,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help=f"into {DOCUMENT.relative_to(ROOT)}")
-    parser.add_argument("--take", type=Path, metavar="OUT", help="keep what benchmarks.bump.h200 left there")
+    parser.add_argument("--take", type=Path, metavar="OUT", help="keep what was left there")
     parser.add_argument("--name", help="of the record that is kept")
     asked = parser.parse_args()
     if asked.take:
         if not asked.name:
             parser.error("--take needs --name")
         take(asked.take, asked.name)
-    text = page()
-    print(text)
-    if asked.write:
-        put(DOCUMENT, BEGIN, END, text)
+    for text, begin, end in ((page(), BEGIN, END), (cpu_page(), CPU_BEGIN, CPU_END)):
+        print(text)
+        if asked.write:
+            put(DOCUMENT, begin, end, text)
 
 
 if __name__ == "__main__":

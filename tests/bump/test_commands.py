@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tokgate.analysis.calibration import AABlock, Calibration, Session
+from tokgate.analysis.calibration_file import write_calibration
 from tokgate.cli import run
 
 ROOT = Path(__file__).parents[2]
@@ -67,10 +69,10 @@ def test_the_dry_run_needs_neither_gpu_nor_environments(
 
 
 def test_the_dry_run_knows_what_is_calibrated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "schema: 1\nhost_class: nvidia-h200\nprofile: baseline\nworkload: chat-bs1\nmetric: output_tok_s\n"
-    text += "unit: tok/s\nbetter: higher\nsessions:\n- started_at: '2026-11-29T12:00:00+00:00'\n  blocks:\n"
-    text += "".join(f"  - {{first: [{100 + n}.0, 101.0], second: [{101 - n}.0, 100.0]}}\n" for n in range(20))
-    (tmp_path / "x.yaml").write_text(text)
+    blocks = tuple(AABlock((100.0 + n, 101.0), (101.0 - n, 100.0)) for n in range(20))
+    session = Session("2026-11-29T12:00:00+00:00", blocks)
+    where = ("nvidia-h200", "baseline", "chat-bs1", "output_tok_s", "tok/s")
+    write_calibration(tmp_path / "x.yaml", Calibration(*where, "higher", (session,)))
     known = ("--profiles=baseline", f"--calibration={tmp_path}", f"--results={tmp_path / 'results'}")
     assert "20 A/A blocks)" in planned(capsys, *known)
 

@@ -88,6 +88,12 @@ def test_engines_of_one_version_are_told_apart_by_name(campaign: Callable[..., C
         assert report_of(found, header=[], stacks=(OLD, OLD), again="").title == title
 
 
+def test_minutes_are_a_gpus_where_there_is_one(report: BumpReport) -> None:
+    assert "GPU" not in comment(report).split("blocks, ")[1].split(", ended")[0]
+    on_a_gpu = replace(report, facts={**report.facts, "engine_kind": "gpu"})
+    assert " GPU minutes, ended" in comment(on_a_gpu)
+
+
 def test_a_bump_that_measured_nothing_says_so(campaign: Callable[..., Campaign]) -> None:
     found = campaign(0.0, minutes=0.0)
     told = report_of(found, header=[], stacks=(OLD, OLD), again="x")
@@ -118,7 +124,7 @@ def test_what_disturbed_runs_that_count_is_told_where_it_scatters(campaign: Call
     arm = replace(arm, workloads={**arm.workloads, "chat-bs1": disturbed})
     group.runner.blocks[1] = replace(block, arms={**block.arms, "new_baseline": arm})
     told = comment(report_of(found, header=[], stacks=(OLD, OLD), again=""))
-    assert "(under contention 0 of 12 runs of old, 1 of 12 runs of new: steal)" in told
+    assert "; under contention 0 of 12 runs of old, 1 of 12 runs of new: steal\n" in told
 
 
 def test_junit_counts_what_is_open_as_skipped_and_never_as_passed(report: BumpReport) -> None:

@@ -37,7 +37,11 @@ def test_pin_that_only_the_base_branch_moved_is_no_bump(
     ("labels", "kind"),
     [
         ('[\n  "docs",\n  "gpu-gate"\n]', "gate"),
+        ('["gpu-gate"]', "gate"),
+        ('["docs", "gpu-gate","x"]', "gate"),
+        ('["docs","no-gpu-gate"]', "none"),
         ("gpu-gate", "gate"),
+        ("docs\ngpu-gate\n", "gate"),
         ('[\n  "no-gpu-gate"\n]', "none"),
         ("[]", "none"),
         ("null", "none"),

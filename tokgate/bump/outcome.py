@@ -66,6 +66,7 @@ def report_of(
         # Once all blocks are in, the last test was made: more blocks are another question.
         again=again if stopped_early else "",
         facts={
+            "engine_kind": campaign.ask.old.kind,
             "alpha_per_verdict": campaign.ask.alpha,
             "beta": campaign.ask.gate.statistics.beta,
             "blocks_max": campaign.ask.blocks_max,

@@ -61,10 +61,11 @@ def _cost_lines(
     ]
     whole_s = round_seconds(ask, costs)
     least = min(blocks.values())
+    unit = "GPU minutes" if ask.old.kind == "gpu" else "minutes"
     budget = "no budget given: until decided" if minutes is None else f"budget {minutes:g} minutes"
     lines.append(
-        f"one block of every profile: {whole_s / 60:.1f} GPU minutes; {budget}: "
-        f"up to {count(least, 'block')} a profile, {least * whole_s / 60:.1f} GPU minutes at most"
+        f"one block of every profile: {whole_s / 60:.1f} {unit}; {budget}: "
+        f"up to {count(least, 'block')} a profile, {least * whole_s / 60:.1f} {unit} at most"
     )
     return lines
 

@@ -132,8 +132,8 @@ def _body(
     measured = {side: measured_of(group, profile.name, side, question.workload) for side in SIDES}
     met = contention(measured)
     lines.append(
-        f"scatter of a block {_text(decision.s)}{f' ({met})' if met else ''}, {known}; "
-        f"smallest change detectable now {_text(least)}"
+        f"scatter of a block {_text(decision.s)}, {known}; smallest change detectable now {_text(least)}"
+        + (f"; {met}" if met else "")
     )
     if decision.kind == "INCONCLUSIVE":
         needed = decision.blocks_needed

@@ -25,7 +25,7 @@ def comment(report: BumpReport) -> str:
     lines = [MARK, f"### tokgate: {report.verdict}: {report.title}", "", *_table(report), ""]
     lines.append(
         f"**{counts(report.verdicts) or 'no verdict was reached'}**; {blocks_text(report)}, "
-        f"{report.gpu_minutes:.1f} GPU minutes, ended: {report.ended}"
+        f"{report.took}, ended: {report.ended}"
     )
     lines += _messages(report)
     lines += [

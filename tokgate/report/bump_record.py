@@ -70,6 +70,12 @@ class BumpReport:
         return f"SGLang {self.old} -> {self.new}"
 
     @property
+    def took(self) -> str:
+        """``31.2 GPU minutes``; without a GPU they are minutes."""
+        unit = "GPU minutes" if self.facts.get("engine_kind", "gpu") == "gpu" else "minutes"
+        return f"{self.gpu_minutes:.1f} {unit}"
+
+    @property
     def verdict(self) -> str:
         """The worst that was said, with its count; and of which profiles the speed was not decided at all."""
         worst = counts(self.verdicts).partition(",")[0] if self.verdicts else "no verdict"
