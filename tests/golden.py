@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Iterable
@@ -24,4 +25,7 @@ def compare(path: Path, text: str, normal: Iterable[tuple[str, str]] = ()) -> No
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         pytest.fail(f"recorded {path.name}:\n{text}")
-    assert text == path.read_text(encoding="utf-8")
+    recorded = path.read_text(encoding="utf-8")
+    if text != recorded:
+        lines = (message.splitlines(keepends=True) for message in (recorded, text))
+        pytest.fail("".join(difflib.unified_diff(*lines, f"recorded {path.name}", "now")))

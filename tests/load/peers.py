@@ -46,16 +46,23 @@ def stream(tokens: int, **fields: object) -> bytes:
 class Scripted:
     """A server that answers request number i with ``script(i)``: parts sent in turn, a number is a pause
     in seconds, ``None`` closes the connection, ``...`` waits until the peer goes away, a function is called.
-    GET requests are answered with ``info``, or with the parts ``questions``, and not counted."""
+    GET requests are answered with ``info``, or with the parts ``questions``, and not counted.
+
+    Attributes:
+        requests: that came.
+        waiting: answers of which all was sent up to a ``...``.
+    """
 
     def __init__(self, script: Callable[[int], list[object]]) -> None:
         self._script = script
         self.info = b'{"model_path":"/models/m"}'
         self.questions: list[object] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
         self.requests: list[bytes] = []
         self.connections = 0
+        self.waiting = 0
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -90,13 +97,28 @@ class Scripted:
         finally:
             peer.close()
 
-    @staticmethod
-    def _play(peer: socket.socket, parts: list[object]) -> bool:
+    @property
+    def unread_bytes(self) -> int:
+        """What was sent and the clients have not read yet, summed over their sockets."""
+        found = 0
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            _, _, remote, state, queues, *_ = line.split()
+            if state == "01" and int(remote.rpartition(":")[2], 16) == self._port:
+                found += int(queues.rpartition(":")[2], 16)
+        return found
+
+    def was_read(self, answers: int) -> bool:
+        """Whether so many answers stand at a ``...``, and all that was sent of them is read."""
+        return self.waiting == answers and not self.unread_bytes
+
+    def _play(self, peer: socket.socket, parts: list[object]) -> bool:
         """Whether the connection stays open."""
         for part in parts:
             if part is None:
                 return False
             if part is ...:
+                with self._lock:
+                    self.waiting += 1
                 peer.recv(1)
                 return False
             if isinstance(part, bytes):

@@ -184,6 +184,14 @@ def test_a_control_without_fault_is_not_void(scripted) -> None:
     assert server.connections == 1
 
 
+def test_the_clients_memory_is_its_own(scripted) -> None:
+    """Not that of the process that measures, which starts the worker."""
+    ballast = b"x" * (200 << 20)
+    measured = run(scripted(lambda number: [stream(8)]).url, workload(requests=2))
+    assert len(ballast) >> 20 == 200 and measured.audit.client_peak_mib is not None
+    assert 5 < measured.audit.client_peak_mib < 100
+
+
 def test_nobody_listens(scripted) -> None:
     server = scripted(lambda number: [])
     server.close()
@@ -227,10 +235,13 @@ def test_a_silent_server_is_a_stall_with_its_phase(scripted, parts, phase) -> No
 
 @pytest.mark.usefixtures("reader")
 def test_events_that_come_are_seen_to_come(scripted) -> None:
-    """A stream that lasts longer than the limit of a gap, and has none."""
-    parts = [HEAD, *(part for n in range(1, 20) for part in (chunk(event(n)), 0.1)), stream(20)[len(HEAD) :]]
-    measured = run(scripted(lambda _: parts).url, workload(output_tokens=20), deadlines=Deadlines(gap_s=0.6))
-    assert [r.completion_tokens for r in measured.requests] == [20]
+    """A stream that lasts longer than the limit of a gap, and has none: its gaps are a hundredth of it."""
+    parts = [HEAD, *(part for n in range(1, 100) for part in (chunk(event(n)), 0.02))]
+    parts += [chunk(event(100, {"type": "length"})), chunk(b"data: [DONE]\n\n"), b"0\r\n\r\n"]
+    load = workload(output_tokens=100)
+    measured = run(scripted(lambda _: parts).url, load, deadlines=Deadlines(gap_s=1.5))
+    assert [(r.outcome, r.completion_tokens) for r in measured.requests] == [("ok", 100)]
+    assert measured.duration_s > 1.5
 
 
 def test_drain_ends_what_never_ends(scripted) -> None:

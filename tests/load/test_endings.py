@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -49,12 +48,9 @@ def test_shorter_deadlines_are_refused_with_the_lowest(name, lowest) -> None:
 def test_a_run_that_is_stopped_brings_what_it_has(scripted) -> None:
     """Whoever reads, and of two workers both."""
     server = scripted(lambda number: [HEAD + chunk(event(1)) + chunk(event(2)) + chunk(event(3)), ...])
-    began: list[float] = []
 
     def stop() -> str:
-        if len(server.requests) == 4 and not began:
-            began.append(time.monotonic())
-        return "enough" if began and time.monotonic() - began[0] > 0.5 else ""
+        return "enough" if server.was_read(4) else ""
 
     with pytest.raises(Interrupted, match="enough") as caught:
         run(server.url, workload(requests=9, concurrency=4), workers=2, stop=stop)
@@ -76,8 +72,7 @@ def test_of_two_workers_one_dies_and_the_other_brings_what_it_has(scripted) -> N
     server = scripted(lambda _: [HEAD + chunk(event(1)) + chunk(event(2)), ...])
 
     def kill() -> None:
-        wait_for(lambda: len(server.requests) == 2)
-        time.sleep(0.3)
+        wait_for(lambda: server.was_read(2))
         os.kill(workers_of(os.getpid())[0], signal.SIGKILL)
 
     thread = threading.Thread(target=kill)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tokgate.host import proc, py_spy
-from tokgate.server import forensics, wording
+from tokgate.server import forensics, stacks, wording
 from tokgate.server.progress import MIB, MemberGauges, Progress
 from tokgate.server.stacks import odd_rank
 
@@ -112,6 +112,25 @@ def test_evidence_without_a_tracer(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found.path is not None and "reason" in found.path.read_text()
     assert any(line.startswith("no stacks: py-spy is not installed") for line in found.summary)
     assert found.seconds < 10
+
+
+def test_one_stack_that_cannot_be_had_is_told_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy host, where the tracer has not answered in time for each."""
+    slow = f"{stacks.FAILED}no answer within 3.0 s"
+    monkeypatch.setattr(
+        stacks, "dump", lambda members, until_s: [BARRIER.format(rank=0, role="leader"), slow]
+    )
+    own, parent = proc.read(os.getpid()), proc.read(os.getppid())
+    assert own is not None and parent is not None
+    found = forensics.collect([own, parent], tmp_path / "no.log", tmp_path, "hang-x", "reason")
+    told = [line for line in found.summary if line.startswith("stack of ")]
+    assert [line.partition(": ")[2] for line in told] == [
+        "wait (barrier.py:33) < capture (runner.py:198) < run_leader (main.py:61)",
+        "absent, py-spy: no answer within 3.0 s",
+    ]
+    assert not any(line.startswith("no stacks") for line in found.summary)
 
 
 def test_evidence_that_cannot_be_written(tmp_path: Path) -> None:

@@ -109,6 +109,15 @@ def _usage() -> tuple[float, float | None]:
     return time.process_time(), delay
 
 
+def _peak_mib() -> float:
+    """Peak memory of this process. Not ru_maxrss, which begins with the memory of the process that started this one."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split(maxsplit=1)[0]) / 1024
+    except (OSError, ValueError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def _write(path: Path, loop: Loop, tap: Tap | None, keep_output_ids: bool, usage: dict[str, Any]) -> None:
     requests: list[dict[str, Any]] = []
     counts = bytearray()
@@ -139,7 +148,7 @@ def _write(path: Path, loop: Loop, tap: Tap | None, keep_output_ids: bool, usage
         if time.monotonic() - beat > 0.5:
             loop.beat()
             beat = time.monotonic()
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak_mib = _peak_mib()
     if tap is not None:
         lines = [line.port for line in loop.lines]
         usage = {**usage, "tap": {"packets": len(tap), "drops": tap.drops, "lines": lines}}

@@ -66,11 +66,16 @@ def collect(members: Sequence[Process], log: Path, folder: Path, name: str, reas
     ranks = {title: stack for title, stack in zip(titles, found, strict=True) if "scheduler" in title}
     if odd := stacks.odd_rank(ranks):
         summary.insert(0, f"likely cause: {odd}")
+    any_stack = any(stacks.short(stack) for stack in found)
     for process, stack in zip(members, found, strict=True):
         text += ["", f"== stack of {process.pid} {proc.title(process)}", stack]
         if short := stacks.short(stack):
             summary.append(f"stack of {process.pid} {proc.title(process)}: {short}")
-    if found and not any(stacks.short(stack) for stack in found):
+        elif any_stack and stack.startswith(stacks.FAILED):
+            summary.append(
+                f"stack of {process.pid} {proc.title(process)}: absent, {stacks.first_line(stack)}"
+            )
+    if found and not any_stack:
         summary.append(f"no stacks: {stacks.first_line(found[0])}")
     text += ["", "== /proc", *kernel, "", f"collected in {time.monotonic() - began:.1f} s"]
     path: Path | None = folder / f"{name}.txt"

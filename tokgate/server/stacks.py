@@ -11,6 +11,9 @@ from pathlib import Path
 from tokgate.host import proc, py_spy
 from tokgate.host.proc import Process
 
+FAILED = "py-spy: "
+"""What the text begins with where the tool gave no stack."""
+
 _AT_ONCE = 8
 _PLAIN_S = 3.0
 # Native frames need the symbols of all that is loaded, which takes a GPU engine seconds.
@@ -115,7 +118,7 @@ def _is_stopped(process: Process) -> bool:
 
 def _run(tool: Path, pid: int, options: Sequence[str], timeout_s: float) -> str:
     if timeout_s <= 0:
-        return "py-spy: no time left"
+        return f"{FAILED}no time left"
     try:
         done = subprocess.run(
             [str(tool), "dump", "--pid", str(pid), *options],
@@ -127,7 +130,7 @@ def _run(tool: Path, pid: int, options: Sequence[str], timeout_s: float) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"py-spy: no answer within {timeout_s:.1f} s"
+        return f"{FAILED}no answer within {timeout_s:.1f} s"
     except OSError as error:
-        return f"py-spy: {error}"
-    return done.stdout if done.returncode == 0 else f"py-spy: {done.stderr.strip() or done.returncode}"
+        return f"{FAILED}{error}"
+    return done.stdout if done.returncode == 0 else f"{FAILED}{done.stderr.strip() or done.returncode}"
