@@ -17,6 +17,9 @@ import pytest
 from tokgate.analysis.calibration import AABlock, Calibration, Session
 from tokgate.analysis.calibration_file import write_calibration
 from tokgate.cli import run
+from tokgate.config.profiles import load_profiles
+from tokgate.config.workloads import load_workloads
+from tokgate.gate.modelstore import identity
 
 ROOT = Path(__file__).parents[2]
 MEASURED = "output_tok_s,accept_length"
@@ -68,13 +71,57 @@ def test_the_dry_run_needs_neither_gpu_nor_environments(
     assert not list(results.glob("*"))
 
 
-def test_the_dry_run_knows_what_is_calibrated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def calibrated(folder: Path, **changed: str) -> tuple[str, ...]:
+    """Arguments of a bump that a calibration of 20 blocks is for, but for what is changed of its identity."""
     blocks = tuple(AABlock((100.0 + n, 101.0), (101.0 - n, 100.0)) for n in range(20))
     session = Session("2026-11-29T12:00:00+00:00", blocks)
     where = ("nvidia-h200", "baseline", "chat-bs1", "output_tok_s", "tok/s")
-    write_calibration(tmp_path / "x.yaml", Calibration(*where, "higher", (session,)))
-    known = ("--profiles=baseline", f"--calibration={tmp_path}", f"--results={tmp_path / 'results'}")
-    assert "20 A/A blocks)" in planned(capsys, *known)
+    facts = {
+        "engine": "gpu",
+        "profile_digest": load_profiles(ROOT / "perf_tests/profiles.yaml").profiles["baseline"].digest,
+        "workload_digest": load_workloads(ROOT / "perf_tests/workloads.yaml", "gpu")
+        .workloads["chat-bs1"]
+        .digest,
+        "block": "4 runs an arm, together",
+        **changed,
+    }
+    write_calibration(folder / "x.yaml", Calibration(*where, "higher", (session,), facts))
+    return ("--profiles=baseline", f"--calibration={folder}", f"--results={folder / 'results'}")
+
+
+def test_the_dry_run_knows_what_is_calibrated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = planned(capsys, *calibrated(tmp_path))
+    assert "20 A/A blocks)" in told
+    assert "left out" not in told
+
+
+@pytest.mark.parametrize("key", ["engine", "profile_digest", "workload_digest", "block"])
+def test_a_calibration_of_something_else_is_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    told = planned(capsys, *calibrated(tmp_path, **{key: "another"}))
+    assert "A/A blocks)" not in told
+    words = f"left out, it is of something else: {key.replace('_', ' ')}: calibrated another, now "
+    assert words in told
+
+
+def test_a_calibration_with_fewer_runs_an_arm_is_of_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = planned(capsys, *calibrated(tmp_path), "--runs=2")
+    assert "calibrated 4 runs an arm, together, now 2 runs an arm, together" in told
+
+
+def test_a_calibration_of_another_model_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "mine"
+    (model / "target").mkdir(parents=True)
+    (model / "target" / "config.json").write_text("{}")
+    told = planned(capsys, *calibrated(tmp_path, model="1b@0123456789ab"), f"--model={model}")
+    assert "model: calibrated 1b@0123456789ab, now mine@" in told
+    told = planned(capsys, *calibrated(tmp_path, model=identity(model)), f"--model={model}")
+    assert "20 A/A blocks)" in told
 
 
 def test_a_dry_run_without_calibration_says_so_once(

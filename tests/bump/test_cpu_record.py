@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.bump import record
+from benchmarks.bump.comparison import without_paths
 
 BUMPS = list(record.bumps(record.CPU_RECORDS))
 
@@ -41,6 +42,6 @@ def test_what_is_kept_names_no_place_of_one_machine() -> None:
         "verdicts": [{"kind": "PASS", "files": ["/here/x"], "next_command": "tokgate x"}],
         "again": "tokgate bump --resume bump-1 --results /here",
     }
-    kept = record.without_paths(told)
+    kept = without_paths(told)
     assert "/here" not in str(kept)
     assert kept["header"][1].endswith("at most 4 blocks a profile; tokgate 1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -72,12 +72,12 @@ def _run_s(stored: Path, host_class: str, profile: str, workload: Workload) -> f
 
 
 def histories(
-    ask_profiles: Mapping[str, object], workloads: Mapping[str, object], folders: list[Path], host_class: str
+    cases: Mapping[tuple[str, str], Mapping[str, str]], folders: Sequence[Path], host_class: str
 ) -> tuple[Histories, list[str]]:
-    """Every calibration of a host class under some folders.
+    """Every calibration of a host class under some folders that holds for what is to be measured.
 
     Args:
-        ask_profiles, workloads: names that matter.
+        cases: (profile, workload) -> identity, as far as it is known before a server is started.
         folders: searched for calibrations; a file is taken as it is.
 
     Returns:
@@ -97,12 +97,14 @@ def histories(
                 if folder.is_file():
                     remarks.append(f"{path} is of host class {item.host_class}, not {host_class}: left out")
                 continue
+            identity = cases.get((item.profile, item.workload))
+            if identity is None:
+                continue
+            if differing := item.differences(identity):
+                remarks.append(f"calibration {path} left out, it is of something else: {differing[0]}")
+                continue
             history = item.history()
-            if (
-                history is not None
-                and item.profile in ask_profiles
-                and item.workload in {*workloads, STARTUP}
-            ):
+            if history is not None:
                 found[item.profile, item.workload, item.metric] = history
     return found, remarks
 

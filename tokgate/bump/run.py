@@ -20,9 +20,12 @@ from tokgate.bump.question import BumpAsk
 from tokgate.bump.servers import benches
 from tokgate.bump.stack import Stack, read_stack
 from tokgate.errors import SampleFault, UsageFault
+from tokgate.gate import modelstore
+from tokgate.gate.blocks.calibrations import form
 from tokgate.gate.cards import driver
 from tokgate.gate.claim import claim
 from tokgate.gate.results import write_text
+from tokgate.gate.start import STARTUP
 from tokgate.gate.words import count
 from tokgate.report.bump_html import page
 from tokgate.report.bump_junit import junit
@@ -78,10 +81,30 @@ def with_calibrations(options: BumpOptions, prepared: Prepared) -> tuple[Prepare
             raise UsageFault(f"--calibration {path}: no such file or folder")
     stored = Path(options.baselines) / prepared.host_class / "calibration"
     folders = [Path(path) for path in options.calibrations] or [stored]
-    profiles = {profile.name: profile for profile in prepared.ask.profiles}
-    workloads = {workload.name: workload for workload in prepared.ask.workloads}
-    found, remarks = histories(profiles, workloads, folders, prepared.host_class)
+    found, remarks = histories(_identities(options, prepared), folders, prepared.host_class)
     return prepared.with_histories(found), remarks
+
+
+def _identities(options: BumpOptions, prepared: Prepared) -> dict[tuple[str, str], dict[str, str]]:
+    """What a calibration must say of itself to hold here, by profile and workload.
+
+    The model only where a folder is named: another is made, or looked up by the engine, when servers start.
+    """
+    ask = prepared.ask
+    common = {"engine": ask.old.kind, "block": form(ask.runs_per_arm, ask.pairing != "apart")}
+    if options.model is not None and Path(options.model).is_dir():
+        common["model"] = modelstore.identity(Path(options.model))
+    digests = {STARTUP: "", **{workload.name: workload.digest for workload in ask.workloads}}
+    return {
+        (profile.name, workload): {
+            **common,
+            # As configured: bounds of memory for servers that are up at once are not the calibration's.
+            "profile_digest": prepared.setup.profiles[profile.name].digest,
+            "workload_digest": digest,
+        }
+        for profile in ask.profiles
+        for workload, digest in digests.items()
+    }
 
 
 def measure(
