@@ -8,6 +8,7 @@ Each command is a typer application in a module of its own, imported only when i
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -48,6 +49,8 @@ COMMANDS: Mapping[str, Command] = {
     "serve": Command("tokgate.cli.serve", "run the emulated engine by hand"),
 }
 
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+
 USAGE = "usage: tokgate COMMAND [OPTIONS] ...   (tokgate COMMAND --help tells more)"
 
 
@@ -57,6 +60,25 @@ def run(arguments: Sequence[str]) -> int:
     Args:
         arguments: without the program's name.
     """
+    code = 1
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output went away (`tokgate ... | head`): nothing to say. What is decided stays so; else
+        # the code is typer's for this, and never a 0 that no verdict gave.
+        _drop_output()
+    except OSError as error:
+        # With a file name it is about that file, which a command tells by itself.
+        if error.filename is not None or error.errno not in UNWRITABLE:
+            raise
+        _drop_output()
+        print(f"tokgate: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 3
+    return code
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
         print(overview())
         return 0 if arguments else 2
@@ -79,11 +101,12 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BrokenPipeError:
-        # The reader of our output went away (`tokgate ... | head`): not an error, and nothing to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return result if isinstance(result, int) else 0
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere, so that the interpreter does not stumble over it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def overview() -> str:

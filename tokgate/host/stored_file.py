@@ -16,21 +16,41 @@ from tokgate.errors import ResultsUnwritable
 def write_whole(path: Path, text: str) -> None:
     """Write a text file, its folder made when missing, so that it is there whole or not at all.
 
+    A link stays, and what it points to is written. What is no file (``/dev/stdout``, a pipe) is written to and
+    never replaced.
+
     Raises:
-        ResultsUnwritable: disk full, folder read-only or not to be made.
+        ResultsUnwritable: disk full, folder read-only or not to be made, a folder of that name.
     """
+    if is_special(path):
+        _write_through(path, text)
+        return
+    place = path.resolve()
     # Not tempfile: its files are readable by their owner alone, and results are for others too.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary.replace(place)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        raise ResultsUnwritable(f"{path} cannot be written: {error.strerror}") from error
+
+
+def is_special(path: Path) -> bool:
+    """Whether a path leads to something that is neither a file nor a folder: a device, a pipe, a socket."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _write_through(path: Path, text: str) -> None:
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
         raise ResultsUnwritable(f"{path} cannot be written: {error.strerror}") from error
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tokgate.errors import ResultsUnwritable, SampleFault, UsageFault
-from tokgate.host.stored_file import write_whole
+from tokgate.host.stored_file import is_special, write_whole
 from tokgate.load.stored_fields import fields_of, figure, figures
 
 SCHEMA = 1
@@ -230,9 +230,14 @@ def check_writable(path: Path) -> None:
     """
     if path.is_dir():
         raise UsageFault(f"results cannot be written to {path}: it is a folder", ["name a file in it"])
-    trial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    if is_special(path):
+        if not os.access(path, os.W_OK):
+            raise ResultsUnwritable(f"results cannot be written to {path}: Permission denied")
+        return
+    place = path.resolve()
+    trial = place.with_name(f".{place.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         trial.touch(exist_ok=False)
         trial.unlink()
     except OSError as error:

@@ -1,0 +1,62 @@
+"""What is written whole, and what is never replaced: links, devices, pipes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from tokgate.errors import ResultsUnwritable, UsageFault
+from tokgate.host.stored_file import write_whole
+from tokgate.load.sample import check_writable
+
+
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "x.json"
+    for text in ("one", "two"):
+        check_writable(path)
+        write_whole(path, text)
+    assert path.read_text() == "two"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_link_stays_and_what_it_points_to_is_written(tmp_path: Path) -> None:
+    real, link = tmp_path / "far" / "real.json", tmp_path / "link.json"
+    link.symlink_to(real)
+    check_writable(link)
+    write_whole(link, "new")
+    assert link.is_symlink() and real.read_text() == "new"
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    check_writable(pipe)
+    write_whole(pipe, "new")
+    reader.join(20)
+    assert read == ["new"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_device_is_written_to(tmp_path: Path) -> None:
+    """By a link, so that a fault of this test harms no device."""
+    link = tmp_path / "full"
+    link.symlink_to("/dev/full")
+    check_writable(link)
+    with pytest.raises(ResultsUnwritable, match="No space left on device"):
+        write_whole(link, "new")
+    assert link.is_symlink() and stat.S_ISCHR(Path("/dev/full").stat().st_mode)
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageFault, match="it is a folder"):
+        check_writable(tmp_path)
+    with pytest.raises(ResultsUnwritable, match="cannot be written"):
+        write_whole(tmp_path, "new")
+    assert list(tmp_path.iterdir()) == []
