@@ -116,7 +116,7 @@ def _side_by_side(
         if any(end.status == PYTEST_INTERRUPTED or end.status < 0 for end in ended.values()):
             break
     with forwarded(()):
-        _summary(ended, {**setup.not_applicable, **left_out(setup, gpus)}, request.results)
+        _summary(ended, {**setup.not_applicable, **left_out(setup, gpus)}, request.results, strict)
         return _exit_code(list(ended.values()), strict)
 
 
@@ -187,7 +187,9 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _summary(ended: Mapping[str, Ended], not_applicable: Mapping[str, str], results: Path) -> None:
+def _summary(
+    ended: Mapping[str, Ended], not_applicable: Mapping[str, str], results: Path, strict: bool
+) -> None:
     from tokgate.report.terminal import summary_lines
 
     width = shutil.get_terminal_size().columns
@@ -198,6 +200,7 @@ def _summary(ended: Mapping[str, Ended], not_applicable: Mapping[str, str], resu
         folder=results,
         width=width,
         color=sys.stdout.isatty(),
+        strict_inconclusive=strict,
     )
     print(f"{f' tokgate: {len(ended)} shares ':=^{width}}", *lines, sep="\n")
     for name, end in ended.items():
