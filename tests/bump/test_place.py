@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from benchmarks.bump.simulation import CONFIG
 from tokgate.bump.place import FILE, keep_place
 from tokgate.cli import run
 from tokgate.errors import SampleFault, UsageFault
+from tokgate.host.stored_file import measured_into
 
 EngineFile = Callable[..., Path]
 HERE = {"baseline": "nvidia-h200"}
@@ -53,6 +55,25 @@ def test_another_host_class_is_refused_and_the_same_one_is_not(
     said = capsys.readouterr().err
     assert "was measured on emulated-steady, and this host is emulated-elsewhere" in said
     assert "start anew here, without --resume" in said
+
+
+@pytest.mark.parametrize("command", ["bump", "bisect"])
+def test_one_that_another_call_measures_is_not_taken_up(
+    command: str, tmp_path: Path, engine_file: EngineFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both would measure the same blocks, and one's would be lost."""
+    begun(command, tmp_path, engine_file)
+    (kept,) = (tmp_path / "results").glob(f"{command}-*/{FILE}")
+    capsys.readouterr()
+    # The control: it is refused because it is held.
+    assert run([command, "--resume=latest", *within(tmp_path)]) == 3
+    assert "is in use" not in capsys.readouterr().err
+    with measured_into(kept.parent):
+        before = {path: path.read_bytes() for path in kept.parent.rglob("*") if path.is_file()}
+        assert run([command, "--resume=latest", *within(tmp_path)]) == 3
+    said = capsys.readouterr().err
+    assert f"{kept.parent} is in use by another tokgate: pid {os.getpid()} (" in said
+    assert before == {path: path.read_bytes() for path in kept.parent.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("command", ["bump", "bisect"])
