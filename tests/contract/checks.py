@@ -175,8 +175,8 @@ def stream_is_cumulative(t: Transcript) -> None:
         assert later["text"].startswith(earlier["text"])
         assert later["output_ids"][: len(earlier["output_ids"])] == earlier["output_ids"]
     assert all(len(event["output_ids"]) == count for event, count in zip(found, counts, strict=True))
-    # A step is sent at once. Where SGLang's front process is late it sends only the newest of several (_wait_one_response
-    # takes the last of its out_list), so not each event is one step: a single one in mid-stream shows the interval.
+    # A step is sent at once. Where SGLang's front process is late it sends only the newest of several (it takes the
+    # last of its out_list), so not each event is one step: a single one in mid-stream shows the interval.
     middle = [later - earlier for earlier, later in pairwise(counts)][1:-1]
     assert min(middle) <= (STEPS + 1 if t.profile.speculation else 1)
 
