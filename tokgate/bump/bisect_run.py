@@ -207,7 +207,8 @@ def bisect(
     setup = prepared.setup
     with claim(setup), measured_into(folder):
         begun = (folder / FILE).is_file()
-        remarks += keep_place(folder, setup.host_classes, driver(setup.engine), begun=begun)
+        ends = {"good": prepared.ask.old, "bad": prepared.ask.new}
+        remarks += keep_place(folder, setup.host_classes, ends, driver(setup.engine), begun=begun)
         options.write(folder)
         try:
             result = _stage("versions", versions, engine_of, prepared, sought, folder, minutes, say)

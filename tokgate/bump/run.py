@@ -128,7 +128,8 @@ def measure(
     with claim(prepared.setup) as warnings, measured_into(folder):
         setup = prepared.setup
         begun = (folder / FILE).is_file()
-        remarks += keep_place(folder, setup.host_classes, driver(setup.engine), begun=begun)
+        engines_of = {"old": ask.old, "new": ask.new}
+        remarks += keep_place(folder, setup.host_classes, engines_of, driver(setup.engine), begun=begun)
         options.write(folder)
         stacks = read_stack(ask.old), read_stack(ask.new)
         _keep_locks(folder, stacks)
