@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tokgate.config.engine import Engine
 from tokgate.config.gate import load_gate
@@ -60,7 +61,12 @@ def session(folder: Path, scratch: Path) -> tuple[BlockPlan, list[MeasuredBlock]
         together=facts["together"],
     )
     began = datetime.datetime.strptime(folder.name.rpartition("-")[0], STAMP).replace(tzinfo=datetime.UTC)
-    return plan, Journal(copy, plan.facts()).take_up(), began.isoformat(timespec="seconds")
+    now: dict[str, Any] = dict(plan.facts())
+    for arm, was in zip(now["arms"], facts["arms"], strict=True):
+        # The engine is taken as it was: its interpreter and its variables are not here.
+        del arm["engine_digest"]
+        arm.update({key: was[key] for key in ("engine_digest",) if key in was})
+    return plan, Journal(copy, now).take_up(), began.isoformat(timespec="seconds")
 
 
 def pool(kept: Path, baselines: Path) -> list[Path]:
