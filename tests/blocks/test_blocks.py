@@ -96,6 +96,13 @@ def test_another_plan_in_the_same_folder_is_refused(plan: BlockPlan, tmp_path: P
     with pytest.raises(UsageFault, match="another plan") as caught:
         BlockRunner(replace(plan, runs_per_arm=8), bench, tmp_path)
     assert caught.value.details == ("runs_per_arm: 4 there, 8 asked",)
+    first, second = plan.arms
+    other = replace(second, engine=replace(second.engine, version="0.5.9"))
+    with pytest.raises(UsageFault, match="another plan") as caught:
+        BlockRunner(replace(plan, arms=(first, other)), bench, tmp_path)
+    # Not both lists whole: which of their many facts it is would have to be looked for.
+    (sglang,) = [line for line in caught.value.details if "engine_digest" not in line]
+    assert sglang == f"arms.{second.name}.sglang: {second.engine.version} there, 0.5.9 asked"
 
 
 def test_a_missing_block_or_a_cut_one_is_not_passed_over(plan: BlockPlan, tmp_path: Path) -> None:

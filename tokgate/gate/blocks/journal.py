@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,7 @@ class Journal:
         wanted = json.loads(json.dumps(plan))
         if path.is_file():
             known = _read(path)
-            differing = [
-                f"{key}: {known.get(key)} there, {wanted.get(key)} asked"
-                for key in sorted({*known, *wanted})
-                if known.get(key) != wanted.get(key)
-            ]
-            if differing:
+            if differing := list(_differing(known, wanted)):
                 raise UsageFault(f"{folder} holds blocks of another plan", differing)
         else:
             write_json(path, wanted)
@@ -153,3 +148,16 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise SampleFault(f"{path}: not an object")
     return data
+
+
+def _differing(known: object, wanted: object, of: str = "") -> Iterator[str]:
+    """Each value that differs, one line."""
+    if isinstance(known, dict) and isinstance(wanted, dict):
+        for key in sorted({*known, *wanted}):
+            yield from _differing(known.get(key), wanted.get(key), f"{of}.{key}" if of else key)
+    elif isinstance(known, list) and isinstance(wanted, list) and len(known) == len(wanted):
+        for number, (one, other) in enumerate(zip(known, wanted, strict=True)):
+            name = one.get("name", number) if isinstance(one, dict) else number
+            yield from _differing(one, other, f"{of}.{name}")
+    elif known != wanted:
+        yield f"{of}: {known} there, {wanted} asked"
