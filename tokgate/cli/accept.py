@@ -14,9 +14,10 @@ from tokgate.analysis.voids import SOFT_CAUSES
 from tokgate.errors import UsageFault
 from tokgate.gate.results import RunFacts, find_run, read_facts, read_verdicts
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
+from tokgate.gate.stored_run import samples_of
 from tokgate.gate.words import count
 from tokgate.host.fitness import dirty
-from tokgate.load.sample import Sample, read_samples
+from tokgate.load.sample import Sample
 from tokgate.verdict import Kind, Verdict
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -56,7 +57,7 @@ def accept(
     facts = read_facts(folder)
     verdicts = read_verdicts(folder)
     _check_untroubled(facts, verdicts)
-    samples = read_samples(folder / "samples")
+    samples = samples_of(folder, facts)
     samples = _chosen(samples, lambda s: s.identity.profile, profiles, "profile", facts.run)
     samples = _chosen(samples, lambda s: s.identity.workload, workloads, "workload", facts.run)
     if facts.status != "complete":

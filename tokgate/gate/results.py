@@ -188,6 +188,8 @@ class RunFacts(Section):
         host_warnings: ``None`` when it does not tell.
         engine_faults: planted; ``None`` when it does not tell, as an older tokgate did not.
         not_run: names of tests that were left out by selection.
+        host_class: of what was measured; of several classes all, with commas.
+        references: profiles that were measured for others to be held against, and not asked for.
         verdicts: how many were reached; ``None`` when it does not tell, as while it runs.
     """
 
@@ -196,12 +198,14 @@ class RunFacts(Section):
     run: str = Field(min_length=1)
     status: Literal["running", "complete", "interrupted", "failed"]
     engine_kind: EngineKind
+    host_class: str
     profiles: list[str]
     workloads: list[str]
     gated_metrics: list[str]
     host_warnings: list[str] | None = None
     engine_faults: list[str] | None = None
     not_run: list[str] = []
+    references: list[str] = []
     verdicts: int | None = None
 
 
