@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -104,3 +105,105 @@ def test_no_path_is_made_of_such_a_name(tmp_path: Path, name: str) -> None:
             calibration_file.folder_of(tmp_path, *names)
     with pytest.raises(UsageFault, match="is no name"):
         calibration_file.path_of(tmp_path, "h", "p", "w", name)
+
+
+def odd_json(data: dict[str, Any], key: str, value: object) -> None:
+    *above, last = key.split(".")
+    for part in above:
+        data = data[part]
+    if value is ...:
+        del data[last]
+    else:
+        data[last] = value
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("void", ["x"], "void.0 is 'x', not an object"),
+        ("void", 3, "void is 3, not a list"),
+        ("advisory", [[1]], "advisory.0 is [1], not an object"),
+        ("requests", ..., "lacks requests"),
+        ("requests", [3], "requests.0 is 3, not an object"),
+        ("requests", {"a": 1}, "requests is {'a': 1}, not a list"),
+        ("requests", [{}], "Request lacks index, outcome, intended_s"),
+        ("identity", None, "identity is None, not an object"),
+        ("identity.run", ..., "Identity lacks run"),
+        ("metrics", ["a"], "metrics is ['a'], not an object"),
+        ("contention", 3, "contention is 3, not an object"),
+        ("duration_s", ..., "lacks duration_s"),
+    ],
+)
+def test_a_sample_of_another_shape_is_refused_in_words(
+    folder: Path, key: str, value: object, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(first(folder), lambda data: odd_json(data, key, value))
+    assert accept(folder) == 2
+    err = capsys.readouterr().err
+    assert f"{first(folder).name}: not a sample: {said}\n" in err and "Error" not in err
+
+
+@pytest.mark.parametrize("text", ["3", "[3]", '"x"', "[" * 200_000], ids=["3", "[3]", "x", "deep"])
+def test_a_sample_that_is_no_object_is_refused(
+    folder: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first(folder).write_text(text)
+    assert accept(folder) == 2
+    err = capsys.readouterr().err
+    assert f"{first(folder).name}: not " in err and "Error" not in err
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("make", "said"), [(os.mkfifo, "is no file"), (os.mkdir, "holds no samples")])
+def test_a_sample_that_is_no_file_is_refused_and_not_waited_for(
+    folder: Path, make: Callable[[Path], None], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(folder / CASE / "x-r99.sample.json")
+    assert accept(folder) == 2
+    assert f"x-r99.sample.json: {said}" in capsys.readouterr().err
+
+
+VERDICT = '{"kind": "PASS", "subject": "a", "headline": "b", "body": [], "files": [], "evidence": {}}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (bytes(range(256)), "verdicts.jsonl: is not UTF-8 (byte 128)"),
+        (b"3\n", "verdicts.jsonl:1: not a verdict: is 3, not an object"),
+        (b"{}\n", "verdicts.jsonl:1: not a verdict: lacks kind, subject, headline"),
+        (VERDICT.replace("PASS", "x").encode(), "verdicts.jsonl:1: not a verdict: kind is 'x'"),
+        (VERDICT.replace("{}", "[]").encode(), "verdicts.jsonl:1: not a verdict: evidence is []"),
+        (VERDICT.replace("[]", "3").encode(), "verdicts.jsonl:1: not a verdict: body is 3"),
+        (VERDICT.replace('"a"', "3").encode(), "verdicts.jsonl:1: not a verdict: subject is 3"),
+        (VERDICT.replace('"a"', '"a", "x": 1').encode(), "verdicts.jsonl:1: not a verdict: has no field x"),
+        (b"[" * 200_000 + b"\n", "verdicts.jsonl:1: not a verdict: "),
+    ],
+    ids=["bytes", "3", "{}", "kind", "evidence", "body", "subject", "more", "deep"],
+)
+def test_verdicts_that_cannot_be_read_are_refused(
+    folder: Path, content: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "verdicts.jsonl").write_bytes(content)
+    assert accept(folder) == 2
+    err = capsys.readouterr().err
+    assert said in err and "Error" not in err
+
+
+@pytest.mark.parametrize("content", [bytes(range(256)), b"[" * 200_000], ids=["bytes", "deep"])
+def test_a_run_file_that_cannot_be_read_is_refused(
+    folder: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "run.json").write_bytes(content)
+    assert accept(folder) == 2
+    assert "run.json: not JSON" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(60)
+def test_verdicts_that_are_no_file_are_not_waited_for(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "verdicts.jsonl").unlink()
+    os.mkfifo(folder / "verdicts.jsonl")
+    assert accept(folder) == 2
+    assert "verdicts.jsonl: is no file" in capsys.readouterr().err

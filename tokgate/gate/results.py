@@ -172,8 +172,10 @@ def read_run(folder: Path) -> dict[str, Any]:
     """
     try:
         data = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SampleFault(f"{folder / 'run.json'}: {error}") from error
+    except OSError as error:
+        raise SampleFault(f"{folder / 'run.json'}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise SampleFault(f"{folder / 'run.json'}: not JSON: {error}") from error
     if not isinstance(data, dict):
         raise SampleFault(f"{folder / 'run.json'}: not an object")
     return data
@@ -222,25 +224,65 @@ def read_facts(folder: Path) -> RunFacts:
         raise SampleFault(f"{folder / 'run.json'}: not what a run writes", told) from error
 
 
+_VERDICT = {
+    "kind": str,
+    "subject": str,
+    "headline": str,
+    "body": list,
+    "next_command": str | None,
+    "files": list,
+    "evidence": dict,
+}
+"""Fields of a stored verdict."""
+
+
 def read_verdicts(folder: Path) -> list[Verdict]:
     """All verdicts of a run, in order; a last line cut short by a crash is dropped.
 
     Raises:
-        SampleFault: a line that is neither whole nor last.
+        SampleFault: it cannot be read, or a line is no verdict.
     """
     path = folder / "verdicts.jsonl"
+    if path.exists() and not path.is_file():
+        raise SampleFault(f"{path}: is no file")
     return list(_verdicts(path)) if path.is_file() else []
 
 
 def _verdicts(path: Path) -> Iterator[Verdict]:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except OSError as error:
+        raise SampleFault(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SampleFault(f"{path}: is not UTF-8 (byte {error.start})") from error
     for number, line in enumerate(lines, start=1):
         if number == len(lines) and not line.endswith("\n"):
             return
         try:
             data = json.loads(line)
-            data["kind"] = Kind(data["kind"])
-            data["body"], data["files"] = tuple(data["body"]), tuple(data["files"])
-            yield Verdict(**data)
-        except (ValueError, KeyError, TypeError) as error:
-            raise SampleFault(f"{path}:{number}: not a verdict: {error}") from error
+            why = _no_verdict(data)
+        except (ValueError, RecursionError) as error:
+            why = str(error)
+        if why:
+            raise SampleFault(f"{path}:{number}: not a verdict: {why}"[:400])
+        lists = {key: tuple(data[key]) for key in ("body", "files") if key in data}
+        yield Verdict(**{**data, "kind": Kind(data["kind"]), **lists})
+
+
+def _no_verdict(data: object) -> str:
+    """Why stored data is no verdict; empty when it is one."""
+    if not isinstance(data, dict):
+        return f"is {data!r}, not an object"
+    if lacking := [key for key in ("kind", "subject", "headline") if key not in data]:
+        return f"lacks {', '.join(lacking)}"
+    if unknown := data.keys() - _VERDICT:
+        return f"has no field {', '.join(sorted(unknown))}"
+    odd = [key for key, value in data.items() if not isinstance(value, _VERDICT[key])]
+    odd += [
+        key
+        for key in ("body", "files")
+        if key not in odd and not all(isinstance(x, str) for x in data.get(key, ()))
+    ]
+    if data["kind"] not in list(Kind):
+        odd.append("kind")
+    return "" if not odd else f"{odd[0]} is {data[odd[0]]!r}"
