@@ -15,6 +15,7 @@ from tokgate import baselines
 from tokgate.analysis import calibration_file
 from tokgate.cli import run
 from tokgate.errors import UsageFault
+from tokgate.gate.results import Results, read_run
 
 ROOT = Path(__file__).parents[2]
 RUN = next((ROOT / "tests/assets/h200").glob("*-*-*"))
@@ -207,3 +208,77 @@ def test_verdicts_that_are_no_file_are_not_waited_for(
     os.mkfifo(folder / "verdicts.jsonl")
     assert accept(folder) == 2
     assert "verdicts.jsonl: is no file" in capsys.readouterr().err
+
+
+def said_of_samples(folder: Path) -> dict[str, object]:
+    """What a run would say of its samples, as it ends."""
+    made = Results(folder.parents[1] / "other", {})
+    shutil.copytree(folder / "samples", made.folder / "samples", dirs_exist_ok=True)
+    made.close("complete", verdicts=30)
+    found: dict[str, object] = read_run(made.folder)["samples"]
+    return found
+
+
+def test_a_run_that_says_what_it_holds_is_accepted(folder: Path) -> None:
+    told = said_of_samples(folder)
+    assert told["count"] == len(list((folder / CASE).iterdir()))
+    edit(folder / "run.json", lambda data: data.update({"samples": told, "verdicts": count_verdicts(folder)}))
+    assert accept(folder) == 0
+
+
+def count_verdicts(folder: Path) -> int:
+    return len((folder / "verdicts.jsonl").read_text().splitlines())
+
+
+@pytest.mark.parametrize("what", ["removed", "added", "edited", "renamed"])
+def test_samples_that_are_not_those_of_the_run_are_refused(
+    folder: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = said_of_samples(folder)
+    edit(folder / "run.json", lambda data: data.update({"samples": told, "verdicts": count_verdicts(folder)}))
+    path = first(folder)
+    if what == "removed":
+        path.unlink()
+    elif what == "added":
+        shutil.copy(path, path.with_name("x-r99.sample.json"))
+    elif what == "renamed":
+        path.rename(path.with_name("x-r99.sample.json"))
+    else:
+        edit(path, lambda data: data["metrics"].update({"output_tok_s": 8000.0}))
+    assert accept(folder) == 2
+    said = capsys.readouterr().err
+    number = {"removed": -1, "added": 1}.get(what)
+    if number is None:
+        assert "its samples are not as it stored them" in said
+    else:
+        assert f"it holds {told['count'] + number} of its {told['count']} samples" in said
+    assert written(folder) == []
+
+
+@pytest.mark.parametrize("number", [-1, 3, 10_000])
+@pytest.mark.parametrize("status", ["complete", "interrupted"])
+def test_another_number_of_verdicts_is_refused(
+    folder: Path, number: int, status: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(folder / "run.json", lambda data: data.update({"verdicts": number, "status": status}))
+    assert accept(folder) == 2
+    said = capsys.readouterr().err
+    assert f"it holds {count_verdicts(folder)} of its {number} verdicts" in said or "verdicts: " in said
+
+
+def test_a_run_that_tells_its_samples_tells_its_verdicts(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = said_of_samples(folder)
+    edit(folder / "run.json", lambda data: data.update({"samples": told, "verdicts": None}))
+    assert accept(folder) == 2
+    assert "does not tell verdicts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["other", {}, None, ""])
+def test_another_host_class_is_refused(
+    folder: Path, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(folder / "run.json", lambda data: data.update({"host_class": value}))
+    assert accept(folder) == 2
+    assert "host" in capsys.readouterr().err

@@ -99,9 +99,12 @@ def _check_untroubled(facts: RunFacts, verdicts: Sequence[Verdict]) -> None:
     refused = f"run {facts.run} cannot be accepted"
     if spoiled := [v.line for v in verdicts if v.kind in _SPOILING]:
         raise UsageFault(refused, spoiled)
-    if facts.status == "complete" and len(verdicts) < (facts.verdicts or 1):
+    wanted = len(verdicts) if facts.verdicts is None else facts.verdicts
+    if facts.status == "complete":
+        wanted = max(wanted, 1)
+    if len(verdicts) != wanted:
         raise UsageFault(
-            f"{refused}: it holds {len(verdicts)} of its {count(facts.verdicts or 1, 'verdict')}, so nothing says "
+            f"{refused}: it holds {len(verdicts)} of its {count(wanted, 'verdict')}, so nothing says "
             "that it did not fail"
         )
     if facts.engine_faults:
@@ -111,6 +114,7 @@ def _check_untroubled(facts: RunFacts, verdicts: Sequence[Verdict]) -> None:
         )
     # Faults are planted in emulated engines alone.
     untold = [] if facts.host_warnings is not None else ["host_warnings"]
+    untold += ["verdicts"] if facts.samples is not None and facts.verdicts is None else []
     untold += ["engine_faults"] if facts.engine_faults is None and facts.engine_kind == "emulated" else []
     if untold:
         raise UsageFault(f"{refused}: its run.json does not tell {' and '.join(untold)}")

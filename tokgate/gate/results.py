@@ -12,12 +12,13 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -27,8 +28,9 @@ from pydantic import ConfigDict, Field, ValidationError
 from tokgate.config.document import Section
 from tokgate.config.engine import EngineKind
 from tokgate.errors import ResultsUnwritable, SampleFault
+from tokgate.gate.stored_verdicts import verdicts_in
 from tokgate.load.sample import Sample, write_json
-from tokgate.verdict import Kind, Verdict
+from tokgate.verdict import Verdict
 
 RUN_FILE = "TOKGATE_RUN_FILE"
 """Variable that names a file into which the folder of the run is written, for a caller of pytest."""
@@ -103,9 +105,26 @@ class Results(Shelf):
 
     def close(self, status: str, **facts: object) -> None:
         """Say in ``run.json`` how the run ended, and what else is known of its end."""
-        self._facts |= facts
+        self._facts |= {**facts, "samples": told_of_samples(self.folder)}
         self._facts["ended_at"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._write_run(status)
+
+
+def told_of_samples(folder: Path) -> dict[str, Any] | None:
+    """How many Samples a run holds, and a digest of their files and names; ``None`` where they cannot be read.
+
+    Against slips (a file lost, an edit forgotten), not against intent: who edits figures can write a digest.
+    """
+    root = folder / "samples"
+    paths = sorted(path for path in root.rglob("*.sample.json") if path.is_file())
+    whole = hashlib.sha256()
+    try:
+        for path in paths:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            whole.update(f"{content}  {path.relative_to(root)}\n".encode())
+    except OSError:
+        return None
+    return {"count": len(paths), "digest": whole.hexdigest()[:12]}
 
 
 def _make(folder: Path) -> None:
@@ -181,6 +200,13 @@ def read_run(folder: Path) -> dict[str, Any]:
     return data
 
 
+class StoredSamples(Section):
+    """What a run says of the Samples that it stored; see :func:`told_of_samples`."""
+
+    count: int
+    digest: str
+
+
 class RunFacts(Section):
     """What ``run.json`` says that a decision rests on; what else it says is passed over.
 
@@ -193,6 +219,7 @@ class RunFacts(Section):
         host_class: of what was measured; of several classes all, with commas.
         references: profiles that were measured for others to be held against, and not asked for.
         verdicts: how many were reached; ``None`` when it does not tell, as while it runs.
+        samples: that it stored; ``None`` when it does not tell, as while it runs, or as an older tokgate did not.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
@@ -208,7 +235,8 @@ class RunFacts(Section):
     engine_faults: list[str] | None = None
     not_run: list[str] = []
     references: list[str] = []
-    verdicts: int | None = None
+    verdicts: int | None = Field(default=None, ge=0)
+    samples: StoredSamples | None = None
 
 
 def read_facts(folder: Path) -> RunFacts:
@@ -224,18 +252,6 @@ def read_facts(folder: Path) -> RunFacts:
         raise SampleFault(f"{folder / 'run.json'}: not what a run writes", told) from error
 
 
-_VERDICT = {
-    "kind": str,
-    "subject": str,
-    "headline": str,
-    "body": list,
-    "next_command": str | None,
-    "files": list,
-    "evidence": dict,
-}
-"""Fields of a stored verdict."""
-
-
 def read_verdicts(folder: Path) -> list[Verdict]:
     """All verdicts of a run, in order; a last line cut short by a crash is dropped.
 
@@ -245,44 +261,4 @@ def read_verdicts(folder: Path) -> list[Verdict]:
     path = folder / "verdicts.jsonl"
     if path.exists() and not path.is_file():
         raise SampleFault(f"{path}: is no file")
-    return list(_verdicts(path)) if path.is_file() else []
-
-
-def _verdicts(path: Path) -> Iterator[Verdict]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except OSError as error:
-        raise SampleFault(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SampleFault(f"{path}: is not UTF-8 (byte {error.start})") from error
-    for number, line in enumerate(lines, start=1):
-        if number == len(lines) and not line.endswith("\n"):
-            return
-        try:
-            data = json.loads(line)
-            why = _no_verdict(data)
-        except (ValueError, RecursionError) as error:
-            why = str(error)
-        if why:
-            raise SampleFault(f"{path}:{number}: not a verdict: {why}"[:400])
-        lists = {key: tuple(data[key]) for key in ("body", "files") if key in data}
-        yield Verdict(**{**data, "kind": Kind(data["kind"]), **lists})
-
-
-def _no_verdict(data: object) -> str:
-    """Why stored data is no verdict; empty when it is one."""
-    if not isinstance(data, dict):
-        return f"is {data!r}, not an object"
-    if lacking := [key for key in ("kind", "subject", "headline") if key not in data]:
-        return f"lacks {', '.join(lacking)}"
-    if unknown := data.keys() - _VERDICT:
-        return f"has no field {', '.join(sorted(unknown))}"
-    odd = [key for key, value in data.items() if not isinstance(value, _VERDICT[key])]
-    odd += [
-        key
-        for key in ("body", "files")
-        if key not in odd and not all(isinstance(x, str) for x in data.get(key, ()))
-    ]
-    if data["kind"] not in list(Kind):
-        odd.append("kind")
-    return "" if not odd else f"{odd[0]} is {data[odd[0]]!r}"
+    return list(verdicts_in(path)) if path.is_file() else []

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tokgate.errors import SampleFault
-from tokgate.gate.results import RunFacts
+from tokgate.gate.results import RunFacts, told_of_samples
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
+from tokgate.gate.words import count
 from tokgate.load.sample import Sample, read_samples
 
 
@@ -18,9 +19,21 @@ def samples_of(folder: Path, facts: RunFacts) -> list[Sample]:
     """All Samples of a run, in order of their files.
 
     Raises:
-        SampleFault: one cannot be read, is of what the run did not measure, or stands in the folder of another case.
+        SampleFault: one is lost, was added or edited since, cannot be read, is of what the run did not measure, or
+            stands in the folder of another case.
     """
     root = folder / "samples"
+    if facts.samples is not None:
+        held = told_of_samples(folder)
+        if held is not None and held["count"] != facts.samples.count:
+            raise SampleFault(
+                f"run {facts.run}: it holds {held['count']} of its {count(facts.samples.count, 'sample')}"
+            )
+        if held is None or held["digest"] != facts.samples.digest:
+            raise SampleFault(
+                f"run {facts.run}: its samples are not as it stored them: their digest does not fit run.json",
+                ["a file was edited, renamed or replaced since; measure again"],
+            )
     found = [(path, sample) for path in sorted(root.rglob("*.sample.json")) for sample in read_samples(path)]
     if not found:
         raise SampleFault(f"{root}: holds no samples")
