@@ -71,10 +71,12 @@ class Measurement:
         requests: in the order of sending.
         audit: how far the client can be trusted.
         metrics: name with unit -> value; absent where they have no meaning.
-        duration_s: from the first request sent to the last token received.
+        duration_s: from the first request sent to the last token received of those that were answered, which rates
+            are of; where none was, ``window_s``.
         void: reasons why the run does not count; empty when it does.
         timeline: every token-bearing event.
         prompts_digest: of the prompts that were sent.
+        window_s: how long the client sent and read, to the end of a run that was cut short; 0 where nobody knows.
     """
 
     requests: tuple[Request, ...]
@@ -84,6 +86,7 @@ class Measurement:
     void: tuple[Void, ...]
     timeline: Timeline = field(repr=False, compare=False)
     prompts_digest: str = ""
+    window_s: float = 0.0
 
 
 def measure(
@@ -235,10 +238,11 @@ def _judge(
         requests=recording.requests,
         audit=checked,
         metrics=found,
-        duration_s=duration_s,
+        duration_s=duration_s or recording.window_s,
         void=reasons,
         timeline=recording.timeline,
         prompts_digest=prompts.digest,
+        window_s=recording.window_s,
     )
 
 
