@@ -93,7 +93,7 @@ class GpuBusy(HostFault):
 
 
 class HostLocked(HostFault):
-    """Another tokgate holds the lock of this GPU."""
+    """Another tokgate holds the lock of this GPU, or of what is to be gone on with."""
 
 
 class EngineFault(TokgateError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 import random
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from scipy.stats import chi2
 
 from tests.blocks.conftest import VirtualBench
 from tokgate.analysis.calibration_file import read_calibration, write_calibration
-from tokgate.errors import LoadFault, SampleFault
+from tokgate.errors import HostLocked, LoadFault, SampleFault
 from tokgate.gate.blocks import calibrating, calibrations
 from tokgate.gate.blocks.calibrating import Calibrated, store
 from tokgate.gate.blocks.plan import Arm, BlockPlan
@@ -123,6 +124,47 @@ def test_a_finished_session_is_followed_by_a_new_one_and_both_are_pooled(setup: 
     assert found.sessions[0] == early.sessions[0] != found.sessions[1]
 
 
+@pytest.mark.parametrize(("first", "then"), [(2, 5), (5, 2)])
+def test_a_finished_session_is_not_added_to_by_a_call_that_asks_for_more(
+    setup: Setup, first: int, then: int
+) -> None:
+    """A session is what one request measured: its beginning and its blocks stay what they were."""
+    (done,) = calibrate(setup, ["baseline"], blocks=first, bench=Hosts(), say=str)
+    early = read_calibration(file(setup)).sessions[0]
+    done.folder.rename(done.folder.with_name("20260101T000000Z"))
+    aside = replace(early, started_at="2026-01-01T00:00:00+00:00")
+    write_calibration(file(setup), replace(read_calibration(file(setup)), sessions=(aside,)))
+    hosts, said = Hosts(), []
+    (more,) = calibrate(setup, ["baseline"], blocks=then, bench=hosts, say=said.append)
+    assert (more.blocks, hosts.runs) == (then, then * 4)
+    assert not said[0].startswith("baseline: going on")
+    found = read_calibration(file(setup))
+    assert [len(session.blocks) for session in found.sessions] == [first, then]
+    assert found.sessions[0] == aside
+
+
+def test_a_session_that_another_call_measures_is_refused_and_no_block_is_lost(setup: Setup) -> None:
+    """Else both measure the same blocks, disturb one another, and the later file wins."""
+    refused: list[str] = []
+    second = Hosts()
+
+    class First(Hosts):
+        def __call__(self, setup: Setup, plan: BlockPlan, folder: Path) -> VirtualBench:
+            bench = super().__call__(setup, plan, folder)
+            with pytest.raises(HostLocked) as error:
+                calibrate(setup, ["baseline"], blocks=3, bench=second, say=str)
+            refused.append(str(error.value))
+            return bench
+
+    with pytest.raises(LoadFault):
+        calibrate(setup, ["baseline"], blocks=3, bench=First(fails_at=1), say=str)
+    assert second.runs == 0
+    # It is given back, also by a call that fails.
+    (done,) = calibrate(setup, ["baseline"], blocks=3, bench=Hosts(), say=str)
+    assert done.blocks == 3
+    assert f"{done.folder.parent} is in use by another tokgate: pid {os.getpid()} (" in refused[0]
+
+
 def test_a_budget_ends_the_session_before_a_block_that_would_not_fit(setup: Setup) -> None:
     hosts = Hosts()
 
@@ -216,7 +258,8 @@ def test_a_calibration_serves_only_what_it_is_of(setup: Setup, plan: BlockPlan) 
 
 def test_an_edited_calibration_is_told_before_anything_is_started(setup: Setup) -> None:
     """Else a block would be measured that cannot be added."""
-    calibrate(setup, ["baseline"], blocks=2, bench=Hosts(), say=str)
+    with pytest.raises(LoadFault):
+        calibrate(setup, ["baseline"], blocks=3, bench=Hosts(fails_at=2), say=str)
     path = file(setup)
     good, hosts = path.read_text(), Hosts()
     path.write_text(good.replace("first: [", "first: [1.0, ", 1))

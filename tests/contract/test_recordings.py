@@ -60,6 +60,20 @@ def test_a_changed_answer_breaks_the_contract(check: str) -> None:
         CHECKS[check](replace(good, **BREAKS[check](good)))
 
 
+def test_a_step_an_event_is_told_from_two_and_a_late_front_process_is_neither() -> None:
+    """Of a baseline's stream: every second event left out, as an interval of two would, and one in the middle."""
+    good = recorded("cpu-0.5.23/baseline")
+    events = re.findall(rb"data: .*?\n\n", good.streamed, re.DOTALL)
+    assert b"".join(events) == good.streamed and len(events) > 20
+    middle = len(events) // 2
+    late = b"".join(events[:middle] + events[middle + 1 :])
+    CHECKS["stream_is_cumulative"](replace(good, streamed=late))
+    # The first token comes with the prefill; the last two events end the stream.
+    by_two = b"".join([events[0], *events[2:-2:2], *events[-2:]])
+    with pytest.raises(AssertionError):
+        CHECKS["stream_is_cumulative"](replace(good, streamed=by_two))
+
+
 def rename(answer: Any, key: str) -> Any:
     """The same answer with one key, at any depth, under another name."""
     if isinstance(answer, dict):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from tokgate.errors import ResultsUnwritable, UsageFault
-from tokgate.host.stored_file import write_whole
+from tokgate.errors import HostLocked, ResultsUnwritable, UsageFault
+from tokgate.host.stored_file import measured_into, write_whole
 from tokgate.load.sample import check_writable
 
 
@@ -60,3 +62,45 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultsUnwritable, match="cannot be written"):
         write_whole(tmp_path, "new")
     assert list(tmp_path.iterdir()) == []
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from tokgate.host.stored_file import measured_into
+
+with measured_into(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_is_measured_into_by_one_process_which_is_named(tmp_path: Path) -> None:
+    """And is free again however that one ends."""
+    folder = tmp_path / "new"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(HostLocked) as refused, measured_into(folder):
+            pass
+        other.kill()
+    (first, _) = str(refused.value).split("\n")
+    assert first.startswith(f"{folder} is in use by another tokgate: pid {other.pid} ({sys.executable} -c")
+    assert refused.value.exit_code == 3
+    with measured_into(folder):
+        pass
+    assert not list(folder.iterdir())
+
+
+def test_a_holder_that_the_kernel_does_not_tell_is_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another container, or where there is no /proc/locks."""
+    monkeypatch.setattr("tokgate.host.stored_file.command_line", lambda pid: None)
+    with (
+        measured_into(tmp_path),
+        pytest.raises(HostLocked, match="tokgate: another process\n"),
+        measured_into(tmp_path),
+    ):
+        pass

@@ -31,7 +31,7 @@ class AABlock:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A/A blocks measured in one go. ``started_at`` is UTC, ISO 8601."""
+    """The A/A blocks of one request, never added to once it is met. ``started_at`` is UTC, ISO 8601."""
 
     started_at: str
     blocks: tuple[AABlock, ...]

@@ -22,7 +22,10 @@ from tokgate.host.stored_file import write_whole
 FOLDER = "calibration"
 SUFFIX = ".calibration.yaml"
 SCHEMA = 1
-HEADER = "# Written by `tokgate calibrate`, reviewed by people. A session is A/A blocks measured in one go.\n"
+HEADER = (
+    "# Written by `tokgate calibrate`, reviewed by people. A session is the A/A blocks of one request;\n"
+    "# a finished one is never added to.\n"
+)
 
 
 class _Block(Section):

@@ -25,6 +25,7 @@ from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate.cards import driver
 from tokgate.gate.claim import claim
 from tokgate.gate.results import write_text
+from tokgate.host.stored_file import measured_into
 from tokgate.load.sample import write_json
 from tokgate.report.bisect_markdown import Stage, log
 from tokgate.sglang.version import parse_version
@@ -204,9 +205,10 @@ def bisect(
     results: list[Result] = []
     stages: list[Stage] = []
     setup = prepared.setup
-    with claim(setup):
+    with claim(setup), measured_into(folder):
         begun = (folder / FILE).is_file()
-        remarks += keep_place(folder, setup.host_classes, driver(setup.engine), begun=begun)
+        ends = {"good": prepared.ask.old, "bad": prepared.ask.new}
+        remarks += keep_place(folder, setup.host_classes, ends, driver(setup.engine), begun=begun)
         options.write(folder)
         try:
             result = _stage("versions", versions, engine_of, prepared, sought, folder, minutes, say)

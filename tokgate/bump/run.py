@@ -27,6 +27,7 @@ from tokgate.gate.claim import claim
 from tokgate.gate.results import write_text
 from tokgate.gate.start import STARTUP
 from tokgate.gate.words import count
+from tokgate.host.stored_file import measured_into
 from tokgate.report.bump_html import page
 from tokgate.report.bump_junit import junit
 from tokgate.report.bump_markdown import comment
@@ -124,10 +125,11 @@ def measure(
     engines = engine_named(options.old, say), engine_named(options.new, say)
     prepared, remarks = with_calibrations(options, prepare(options, engines, wait_gpu_s=wait_gpu_s))
     ask = prepared.ask
-    with claim(prepared.setup) as warnings:
+    with claim(prepared.setup) as warnings, measured_into(folder):
         setup = prepared.setup
         begun = (folder / FILE).is_file()
-        remarks += keep_place(folder, setup.host_classes, driver(setup.engine), begun=begun)
+        engines_of = {"old": ask.old, "new": ask.new}
+        remarks += keep_place(folder, setup.host_classes, engines_of, driver(setup.engine), begun=begun)
         options.write(folder)
         stacks = read_stack(ask.old), read_stack(ask.new)
         _keep_locks(folder, stacks)

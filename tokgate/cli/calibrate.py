@@ -57,7 +57,8 @@ def run(
 ) -> None:
     """Measure A/A blocks on this host: each profile against itself, launched again for every block.
 
-    A session that was cut short is taken up by the next call that asks for the same.
+    A session that was cut short is taken up by the next call that asks for the same, --blocks too. A finished one is
+    not added to: the next call begins another, and verdicts use the blocks of all.
     """
     from tokgate.gate import setup as gate_setup
     from tokgate.gate.blocks.calibrating import calibrate

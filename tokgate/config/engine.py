@@ -13,6 +13,8 @@ runs inside it::
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -67,6 +69,24 @@ class Engine:
     scenario: str | None = None
     lock: Path | None = None
     lock_digest: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """Of all that may change what is measured: what was measured with one engine answers for no other.
+
+        Where a lock says what the environment holds, the place of the environment does not count.
+        """
+        place = () if self.lock_digest else (self.python, *self.pythonpath)
+        facts = (
+            self.kind,
+            self.version,
+            place,
+            self.launcher,
+            sorted(self.env.items()),
+            self.scenario,
+            self.lock_digest,
+        )
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
 
 
 EMULATED_VERSION = "0.5.15.post1"

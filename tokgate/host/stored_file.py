@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tokgate.errors import ResultsUnwritable
+from tokgate.errors import HostLocked, ResultsUnwritable
+from tokgate.host.proc import command_line
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -64,13 +65,51 @@ def held(folder: Path) -> Iterator[None]:
     Raises:
         ResultsUnwritable: the folder cannot be made or opened.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise ResultsUnwritable(f"{folder} cannot be written: {error.strerror}") from error
+    descriptor = _opened(folder)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def measured_into(folder: Path) -> Iterator[None]:
+    """Hold a folder for as long as is measured into it: another tokgate is refused, as by the lock of a GPU.
+
+    Raises:
+        HostLocked: another holds it; names it, where the kernel tells.
+        ResultsUnwritable: the folder cannot be made or opened.
+    """
+    descriptor = _opened(folder)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HostLocked(
+                f"{folder} is in use by another tokgate: {_holder(descriptor)}",
+                ["two would each lose what the other measures: wait until it has ended"],
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _opened(folder: Path) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ResultsUnwritable(f"{folder} cannot be written: {error.strerror}") from error
+
+
+def _holder(descriptor: int) -> str:
+    """Who holds the lock, by /proc/locks (``1: FLOCK ADVISORY WRITE 812 08:01:4711 0 EOF``)."""
+    place = os.fstat(descriptor)
+    where = f"{os.major(place.st_dev):02x}:{os.minor(place.st_dev):02x}:{place.st_ino}"
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            _, kind, _, _, pid, of = line.split()[:6]
+            if (kind, of) == ("FLOCK", where) and (command := command_line(int(pid))):
+                return f"pid {pid} ({' '.join(command.split())[:200]})"
+    return "another process"

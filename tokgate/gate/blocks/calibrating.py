@@ -7,6 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,8 +21,12 @@ from tokgate.gate.blocks.bench import Bench
 from tokgate.gate.blocks.plan import RUNS_PER_ARM, Arm, BlockPlan
 from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.setup import Setup
+from tokgate.host.stored_file import measured_into
+from tokgate.load.sample import write_json
 
 STAMP = "%Y%m%dT%H%M%SZ"
+ASKED = "asked.json"
+"""File of a session: how many blocks it was begun for. With so many it is finished."""
 
 MakeBench = Callable[[Setup, BlockPlan, Path], Bench]
 
@@ -59,7 +64,8 @@ def calibrate(
 ) -> list[Calibrated]:
     """Measure A/A blocks of profiles, one profile after the other. The caller holds the GPUs.
 
-    A session that a crash or a budget cut short is taken up by the next call that asks for the same.
+    A session that a crash or a budget cut short is taken up by the next call that asks for the same, as many blocks
+    included. One that has its blocks is never added to: a new one begins.
 
     Args:
         setup: the checked request; ``results/calibrate`` keeps the sessions, ``baselines`` the calibrations.
@@ -74,6 +80,7 @@ def calibrate(
 
     Raises:
         SampleFault: a stored calibration of a profile cannot be read, or was edited; nothing was started.
+        HostLocked: another call measures a session of a profile; nothing was started.
         TokgateError: as :meth:`tokgate.gate.blocks.runner.BlockRunner.measure`; blocks before are stored.
     """
     began = clock()
@@ -82,21 +89,25 @@ def calibrate(
         for workload in (*setup.workloads, STARTUP):
             read_case(setup.request.baselines, setup.host_classes[name], name, workload)
     done: list[Calibrated] = []
-    for name in names:
-        profile = setup.profiles[name]
-        folder, plan = _session(setup, profile, runs_per_arm, blocks)
-        runner = BlockRunner(plan, bench(setup, plan, folder), folder, clock=clock)
-        files: list[Path] = []
-        if runner.blocks:
-            say(f"{name}: going on after block {len(runner.blocks)} of {blocks} ({folder})")
-            files = store(setup, runner, folder)
-        while len(runner.blocks) < blocks:
-            if minutes is not None and clock() - began + runner.next_s >= 60 * minutes:
-                break
-            block = runner.measure()
-            files = store(setup, runner, folder)
-            say(f"{name}: block {block.number + 1} of {blocks}: {block.seconds:.0f} s")
-        done.append(Calibrated(name, len(runner.blocks), blocks, folder, tuple(files), tuple(runner.remarks)))
+    with ExitStack() as sessions:
+        # All at first: a call that would be refused at a later profile measures none.
+        for name in dict.fromkeys(names):
+            sessions.enter_context(measured_into(_root(setup, name)))
+        for name in names:
+            folder, plan = _session(setup, setup.profiles[name], runs_per_arm, blocks)
+            runner = BlockRunner(plan, bench(setup, plan, folder), folder, clock=clock)
+            files: list[Path] = []
+            if runner.blocks:
+                say(f"{name}: going on after block {len(runner.blocks)} of {blocks} ({folder})")
+                files = store(setup, runner, folder)
+            while len(runner.blocks) < blocks:
+                if minutes is not None and clock() - began + runner.next_s >= 60 * minutes:
+                    break
+                block = runner.measure()
+                files = store(setup, runner, folder)
+                say(f"{name}: block {block.number + 1} of {blocks}: {block.seconds:.0f} s")
+            told = tuple(runner.remarks)
+            done.append(Calibrated(name, len(runner.blocks), blocks, folder, tuple(files), told))
     return done
 
 
@@ -121,16 +132,24 @@ def _session(setup: Setup, profile: Profile, runs_per_arm: int, blocks: int) -> 
         engine_flags=setup.request.engine_flags,
         model=setup.request.model,
     )
-    root = setup.request.results / "calibrate" / setup.host_classes[profile.name] / profile.name
+    root = _root(setup, profile.name)
     for folder in sorted(root.glob("*T*Z"), reverse=True)[:1]:
         try:
             known = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
             same = replace(plan, seed=int(known["seed"]))
+            asked = json.loads((folder / ASKED).read_text(encoding="utf-8"))["blocks"]
         except (OSError, ValueError, KeyError, TypeError):
             break
-        if json.loads(json.dumps(same.facts())) == known and len(list(folder.glob("blocks/*.json"))) < blocks:
+        is_short = len(list(folder.glob("blocks/*.json"))) < blocks == asked
+        if is_short and json.loads(json.dumps(same.facts())) == known:
             return folder, same
     folder = root / f"{datetime.datetime.now(datetime.UTC):{STAMP}}"
     if folder.exists():
         raise UsageFault(f"{folder} exists: a session begins once a second")
+    write_json(folder / ASKED, {"blocks": blocks})
     return folder, plan
+
+
+def _root(setup: Setup, name: str) -> Path:
+    """Where the sessions of a profile are."""
+    return setup.request.results / "calibrate" / setup.host_classes[name] / name

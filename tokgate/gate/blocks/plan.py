@@ -91,6 +91,7 @@ class BlockPlan:
                     "kind": arm.engine.kind,
                     "sglang": arm.engine.version,
                     "lock_digest": arm.engine.lock_digest,
+                    "engine_digest": arm.engine.digest,
                     "profile": arm.profile.name,
                     "profile_digest": arm.profile.digest,
                 }
