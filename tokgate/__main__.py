@@ -1,8 +1,13 @@
 """``python -m tokgate``: the command line."""
 
+import atexit
+import os
 import signal
 import sys
+from collections.abc import Iterable
 from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # As a shell has it, and every command that can be taken up: nothing can be said of what was not done.
 INTERRUPTED = 130
@@ -17,11 +22,13 @@ class Told(BaseException):
 
 def main() -> None:
     """Entry point of the console script: runs a command, and ends in one line when a signal says so."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # A shell that starts a command in the background has it ignore some: that stays.
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _tell)
+    # A shell that starts a command in the background has it ignore some: that stays.
+    heard = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, _tell)
     sys.unraisablehook = _tell_again
+    # Registered first, so called last: from here on Python would take its handlers away.
+    atexit.register(_hear_no_more, heard)
     try:
         from tokgate.cli import run
 
@@ -30,7 +37,15 @@ def main() -> None:
         words = " ".join(("tokgate", *sys.argv[1:2]))
         print(f"{words}: ended by {told}", file=sys.stderr)
         code = INTERRUPTED
+    for number in heard:
+        # What is decided stays so: one that comes while Python ends only ends it sooner.
+        signal.signal(number, lambda *_: os._exit(code))
     raise SystemExit(code)
+
+
+def _hear_no_more(numbers: Iterable[signal.Signals]) -> None:
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _tell(number: int, frame: FrameType | None) -> None:

@@ -52,3 +52,45 @@ def test_a_signal_met_where_nothing_can_be_raised_is_told_again(code: str, statu
     )
     assert (done.returncode, done.stderr.endswith(said)) == (status, True), done.stderr
     assert ("Traceback" in done.stderr) == (status == 0)
+
+
+LATE = """
+import os, signal, sys
+import tokgate.cli
+from tokgate.__main__ import main
+
+class Last:
+    def __del__(self, kill=os.kill, pid=os.getpid()):
+        kill(pid, 15)
+
+def run(arguments):
+    return 1
+
+def at_exit():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+tokgate.cli.run = run
+WHEN
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "import atexit; atexit.register(at_exit)",
+        "import threading; threading.Thread(target=lambda: (threading.main_thread().join(), at_exit())).start()",
+        "last = Last()",
+    ],
+    ids=["at exit", "while threads end", "while modules go"],
+)
+def test_a_signal_after_the_code_is_decided_does_not_change_it(when: str) -> None:
+    """A verdict had failed: 1, and neither 143 nor 130."""
+    done = subprocess.run(
+        [sys.executable, "-c", LATE.replace("WHEN", when)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")

@@ -91,7 +91,7 @@ def test_a_host_without_gpus_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("statuses", "code"),
-    [((5, 5), 2), ((0, 4), 2), ((2, 2), 3), ((-9, 0), 137), ((3, 5), 3)],
+    [((5, 5), 2), ((0, 4), 2), ((2, 2), 3), ((-9, 0), 137), ((3, 5), 3), ((-15,), 130)],
 )
 def test_exit_codes_of_shares_that_did_not_end_well(statuses: tuple[int, ...], code: int) -> None:
     assert _exit_code([Ended(status, None) for status in statuses], strict=False) == code

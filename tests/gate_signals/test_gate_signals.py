@@ -191,6 +191,48 @@ def test_a_gate_that_is_stopped_in_its_first_seconds_says_so(
     assert "Traceback" not in output and "KeyboardInterrupt" not in output
     assert f"ended by {number.name}" in output
     assert not list((tmp_path / "tmp").iterdir())
+    # Nothing of a run that was not begun; one that was has all in its folder.
+    assert not list(tmp_path.glob("*.xml"))
+
+
+LATE = """
+import os, signal, time
+
+def tell(kill=os.kill, parent=os.getppid(), sleep=time.sleep):
+    # Long enough that tokgate passes it on while we are here.
+    kill(parent, 15)
+    sleep(1)
+
+class Last:
+    def __del__(self, tell=tell):
+        tell()
+
+def pytest_sessionfinish():
+    if os.environ["WHEN"] == "session":
+        tell()
+
+last = Last() if os.environ["WHEN"] == "python" else None
+"""
+
+
+@pytest.mark.parametrize("when", ["session", pytest.param("python", marks=SLOW)])
+def test_a_gate_whose_verdicts_are_reached_keeps_its_exit_code(tmp_path: Path, when: str) -> None:
+    """While the session is closed, and while Python ends: a verdict had failed (no stored baseline), so 1."""
+    (tmp_path / "late.py").write_text(LATE)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "tokgate", "gate", "perf_tests", "-p", "late", "-p", "no:cacheprovider",
+            f"--results={tmp_path / 'r'}", f"--baselines={tmp_path / 'b'}", "--engine=emulated:steady",
+            "--profiles=baseline", "--workloads=chat-bs1", "--runs=1", "-k=throughput",
+        ],
+        cwd=ROOT, env={**os.environ, "WHEN": when, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    run = find_run(tmp_path / "r", "latest")
+    assert {verdict.kind for verdict in read_verdicts(run)} == {"MISSING"}, done.stdout
+    assert read_run(run)["status"] == "complete"
+    assert (run / "junit.xml").is_file() and "ended by SIGTERM" not in done.stdout + done.stderr
 
 
 def test_a_gate_that_is_killed_leaves_nothing(begin: Callable[..., Gate]) -> None:

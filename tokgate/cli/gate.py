@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from tokgate.cli.child import Child, Ended, forwarded
-from tokgate.cli.interruption import INTERRUPTED
+from tokgate.cli.interruption import INTERRUPTED, SIGNALS
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate import engines, options
 from tokgate.gate import setup as gate_setup
@@ -60,8 +60,8 @@ def gate(
         code = _side_by_side(folder, arguments, given, numbers(gpus), strict_inconclusive)
     else:
         with forwarded([child := Child(folder, arguments)]):
-            ended = child.wait()
-        code = _exit_code([ended], strict_inconclusive)
+            # Told of the verdicts before a signal could end us in place of the child.
+            code = _exit_code([child.wait()], strict_inconclusive)
     raise SystemExit(code)
 
 
@@ -115,8 +115,9 @@ def _side_by_side(
         ended |= _wave(folder, arguments, list(side_by_side), junit)
         if any(end.status == PYTEST_INTERRUPTED or end.status < 0 for end in ended.values()):
             break
-    _summary(ended, {**setup.not_applicable, **left_out(setup, gpus)}, request.results)
-    return _exit_code(list(ended.values()), strict)
+    with forwarded(()):
+        _summary(ended, {**setup.not_applicable, **left_out(setup, gpus)}, request.results, strict)
+        return _exit_code(list(ended.values()), strict)
 
 
 def _wave(folder: Path, arguments: list[str], shares: Sequence[Share], junit: Path) -> dict[str, Ended]:
@@ -186,7 +187,9 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _summary(ended: Mapping[str, Ended], not_applicable: Mapping[str, str], results: Path) -> None:
+def _summary(
+    ended: Mapping[str, Ended], not_applicable: Mapping[str, str], results: Path, strict: bool
+) -> None:
     from tokgate.report.terminal import summary_lines
 
     width = shutil.get_terminal_size().columns
@@ -197,6 +200,7 @@ def _summary(ended: Mapping[str, Ended], not_applicable: Mapping[str, str], resu
         folder=results,
         width=width,
         color=sys.stdout.isatty(),
+        strict_inconclusive=strict,
     )
     print(f"{f' tokgate: {len(ended)} shares ':=^{width}}", *lines, sep="\n")
     for name, end in ended.items():
@@ -232,7 +236,7 @@ def _is_told(end: Ended) -> bool:
 
 def _exit_code(ended: Sequence[Ended], strict: bool) -> int:
     """pytest's exit statuses and the runs' verdicts -> tokgate's exit code."""
-    killed = [128 - end.status for end in ended if end.status < 0]
+    killed = [128 - end.status for end in ended if end.status < 0 and -end.status not in SIGNALS]
     if killed:
         return max(killed)
     # A share of which nothing was selected has no say beside others.
@@ -243,9 +247,15 @@ def _exit_code(ended: Sequence[Ended], strict: bool) -> int:
         # Nothing was to be run: --collect-only, --help.
         return 0
     whole = [end for end in some if end.status in {PYTEST_OK, PYTEST_FAILED} and _is_told(end)]
-    cut = [end for end in some if end.status == PYTEST_INTERRUPTED]
+    # Killed by one: it was told twice, or had its last words behind it.
+    told = [end for end in some if end.status < 0]
+    told += [
+        end
+        for end in some
+        if end.status == PYTEST_INTERRUPTED and (end.interrupted or _cut_short(end).get("signal"))
+    ]
     code = exit_code([v for end in some for v in _verdicts(end)], strict_inconclusive=strict)
-    if code != 1 and any(end.interrupted or _cut_short(end).get("signal") for end in cut):
+    if code != 1 and told:
         return INTERRUPTED
     if len(whole) < len(some):
         return 1 if code == 1 else 3

@@ -28,6 +28,7 @@ def summary_lines(
     folder: Path,
     width: int,
     color: bool,
+    strict_inconclusive: bool,
 ) -> list[str]:
     """Lines of the summary.
 
@@ -37,6 +38,7 @@ def summary_lines(
         folder: of the results.
         width: of the terminal, in columns.
         color: whether to print ANSI colours.
+        strict_inconclusive: whether an undecided verdict is to fail.
     """
     lines = _lines(table(verdicts), width, color) if verdicts else ["no verdict was reached"]
     lines += plain(speculation_rows(verdicts))
@@ -45,8 +47,29 @@ def summary_lines(
         lines += ranks.lines(found) if found.telling else []
     if verdicts:
         lines.append(counts(verdicts))
+        lines += undecided_line(verdicts, strict=strict_inconclusive)
     lines.append(f"results: {folder}")
     return lines
+
+
+def undecided_line(verdicts: Sequence[Verdict], *, strict: bool) -> list[str]:
+    """What undecided verdicts make of a run in which nothing failed, as its exit code has it; none for others."""
+    undecided = [verdict for verdict in verdicts if verdict.outcome == "undecided"]
+    if any(verdict.outcome == "failed" for verdict in verdicts):
+        return []
+    open_ = f"{len(undecided)} undecided"
+    if not any(verdict.outcome == "green" for verdict in verdicts):
+        return [f"not green: nothing failed and nothing was decided; {open_}"]
+    if not undecided:
+        return []
+    beyond = sum(bool(verdict.evidence.get("beyond_limit")) for verdict in undecided)
+    if beyond:
+        return [f"not green: nothing failed; {open_}, of which {beyond} measured beyond the limit"]
+    if strict:
+        return [f"not green: nothing failed; {open_}, which --strict-inconclusive does not let pass"]
+    return [
+        f"green: nothing failed; {open_}, none measured beyond its limit (not green with --strict-inconclusive)"
+    ]
 
 
 def table(verdicts: Sequence[Verdict]) -> Table:
