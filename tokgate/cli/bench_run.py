@@ -21,8 +21,9 @@ from tokgate.load.routes import resolve
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tokgate.load.client import Deadlines, Measurement, Slo, Stamps
+    from tokgate.load.client import Deadlines, Slo, Stamps
     from tokgate.load.endings import CutShort
+    from tokgate.load.measurement import Measurement
     from tokgate.load.processes import Progress
     from tokgate.load.routes import Protocol
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from tokgate.errors import LoadFault
+from tokgate.load.measurement import Measurement
 from tokgate.load.sample import Void
-
-if TYPE_CHECKING:
-    from tokgate.load.client import Measurement
 
 
 class CutShort(LoadFault):
