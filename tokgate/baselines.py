@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import Field
 
 from tokgate.config.document import Document, Section
+from tokgate.config.names import check_plain
 from tokgate.load.sample import Identity
 
 SCHEMA = 1
@@ -85,8 +86,13 @@ class Baseline:
 
 
 def path_of(root: Path, host_class: str, profile: str, workload: str) -> Path:
-    """Where the baseline of a case is stored."""
-    return root / host_class / profile / f"{workload}.yaml"
+    """Where the baseline of a case is stored.
+
+    Raises:
+        UsageFault: a name that would lead elsewhere.
+    """
+    check_plain("host class", host_class)
+    return root / host_class / check_plain("profile", profile) / f"{check_plain('workload', workload)}.yaml"
 
 
 def read(root: Path, host_class: str, profile: str, workload: str) -> Baseline | None:

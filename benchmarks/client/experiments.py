@@ -15,7 +15,8 @@ from benchmarks.client.rows import Row, settled
 from benchmarks.client.truth import busy_loops, raw_reader, read_log, truth_server
 from tokgate.config.workloads import Prompts, Route, Workload
 from tokgate.errors import TokgateError
-from tokgate.load.client import Deadlines, Measurement, ReadBy, Stamps, measure
+from tokgate.load.client import Deadlines, ReadBy, Stamps, measure
+from tokgate.load.measurement import Measurement
 from tokgate.load.prompts import build
 from tokgate.load.tap import allowed
 

@@ -20,7 +20,7 @@ from benchmarks.client.experiments import Bench
 from benchmarks.client.peers import Places
 from benchmarks.client.truth import compiled, truth_server
 from tokgate.errors import TokgateError
-from tokgate.load.client import Measurement
+from tokgate.load.measurement import Measurement
 
 
 def places(found: Measurement) -> Iterator[str]:

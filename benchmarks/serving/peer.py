@@ -17,7 +17,7 @@ import numpy as np
 from tokgate.config.engine import Engine
 from tokgate.config.workloads import Workload
 from tokgate.errors import HostFault
-from tokgate.load.client import Measurement
+from tokgate.load.measurement import Measurement
 
 DRIVER = Path(__file__).parent / "driver.py"
 # name -> (tokgate's metric, factor, bench_serving's field): what each tool calls it.

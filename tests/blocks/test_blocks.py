@@ -121,6 +121,11 @@ def test_a_missing_block_or_a_cut_one_is_not_passed_over(plan: BlockPlan, tmp_pa
     second.write_text(json.dumps({**json.loads(text), "arms": 3}))
     with pytest.raises(SampleFault, match="not a block"):
         BlockRunner(plan, bench, tmp_path)
+    second.write_text(text.replace('"A/samples/', '"../A/samples/', 1))
+    with pytest.raises(SampleFault, match=r"names '\.\./A/samples/.*', which is not below it"):
+        BlockRunner(plan, bench, tmp_path)
+    second.write_text(text)
+    assert len(BlockRunner(plan, bench, tmp_path).blocks) == 3
 
 
 def test_the_failing_arm_is_named(plan: BlockPlan) -> None:

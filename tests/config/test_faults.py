@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokgate.config.document import Document
 from tokgate.config.engine import load_engine, resolve_engine
 from tokgate.config.gate import load_gate
+from tokgate.config.names import EXPECTED
 from tokgate.config.profiles import load_profiles
 from tokgate.config.workloads import load_workloads
 from tokgate.errors import ConfigFault, UsageFault
@@ -53,6 +54,7 @@ profiles:
   e: {attention_mode: decode}
   f: {speculation: {stps: 3, steps: 0}}
   g: {model: nowhere, reference: bb}
+  ../h: {}
 models:
   m: {}
 default_model: {gpu: mm}
@@ -61,7 +63,7 @@ default_model: {gpu: mm}
         "2: profiles.a.cuda_graph: unknown key; did you mean 'cuda_graphs'?",
         "2: profiles.a.tp: input should be a valid integer, got 'x'",
         "3: profiles.a: given twice, first on line 2",
-        "4: profiles.b.extends: no profile 'zz'; known here: a, b, c, d, e, f, g",
+        "4: profiles.b.extends: no profile 'zz'; known here: ../h, a, b, c, d, e, f, g",
         "5: profiles.c.extends: goes round in a circle: c -> d -> c",
         "6: profiles.d.extends: goes round in a circle: d -> c -> d",
         "7: profiles.e.attention_mode: is the attention mode of speculative verification; "
@@ -70,8 +72,9 @@ default_model: {gpu: mm}
         "8: profiles.f.speculation.stps: unknown key; did you mean 'steps'?",
         "9: profiles.g.model: no model 'nowhere'; known here: m",
         "9: profiles.g.reference: no profile 'bb'; did you mean 'b'?",
-        "11: models.m: give either 'synthetic' or 'target'",
-        "12: default_model.gpu: no model 'mm'; did you mean 'm'?",
+        f"10: profiles.../h: is no name: expected {EXPECTED}",
+        "12: models.m: give either 'synthetic' or 'target'",
+        "13: default_model.gpu: no model 'mm'; did you mean 'm'?",
     ]
 
 
@@ -85,6 +88,7 @@ workloads:
     output_tokens: 8
     arrival: {process: poisson}
   d: {requests: 2, output_tokens: 8, concurrency: 2, size_on: {gpu: {requests: 1}}, engine: [gpu]}
+  e/f: {requests: 1, output_tokens: 8}
 """
     assert faults(text, tmp_path, emulated_workloads) == [
         "2: workloads.a.output_tokens: input should be greater than or equal to 2, got 1",
@@ -93,15 +97,18 @@ workloads:
         "7: workloads.c.arrival: needs 'rate_per_s' (requests a second)",
         "8: workloads.d.engine: unknown key; did you mean 'engines'?",
         "8: workloads.d.size_on.gpu.requests: 1 is fewer than the concurrency, 2",
+        f"9: workloads.e/f: is no name: expected {EXPECTED}",
     ]
 
 
 def test_a_limit_without_unit_is_a_fault(tmp_path: Path) -> None:
     text = "metrics:\n  output_tok_s: {better: up, limit_percent: -3}\n"
+    text += "  ../m: {better: higher, limit_percent: 3, unit: s}\n"
     assert faults(text, tmp_path, load_gate) == [
         "2: metrics.output_tok_s.better: input should be 'higher' or 'lower', got 'up'",
         "2: metrics.output_tok_s.limit_percent: input should be greater than 0, got -3",
         "2: metrics.output_tok_s.unit: is missing",
+        f"3: metrics.../m: is no name: expected {EXPECTED}",
     ]
 
 

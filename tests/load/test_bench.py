@@ -159,6 +159,8 @@ def test_open_loop(truth, tmp_path) -> None:
         (["{url}", "--workload", "no-colon"], "expected FILE:NAME"),
         (["{url}", "--concurrency", "4", "--requests", "2"], "fewer than --concurrency"),
         (["{url}", "--rate", "-1"], "above 0"),
+        (["{url}", "--rate", "1e9"], "--rate 1e+09: expected requests a second, above 0 and below 1000000"),
+        (["{url}", "--rate", "inf"], "--rate inf: expected requests a second, above 0 and below 1000000"),
         (["{url}", "--arrival", "sometimes"], "expected poisson, constant or trace"),
         (["{url}", "--pin-cpus", "a"], "expected CPU numbers"),
         (["{url}", "--pin-cpus", "4096"], "CPU 4096"),

@@ -128,7 +128,7 @@ def test_an_emulated_server_that_hangs(tmp_path, capsys) -> None:
 
 @pytest.mark.parametrize(
     ("number", "how", "struck"),
-    [(signal.SIGSTOP, "stalled", {"stalled"}), (signal.SIGKILL, "complete", {"early_close", "refused"})],
+    [(signal.SIGSTOP, "stalled", {"stalled"}), (signal.SIGKILL, "server_lost", {"early_close", "refused"})],
 )
 def test_the_truth_server_is_stopped_or_killed_in_mid_stream(
     truth_binary, tmp_path, capsys, number, how, struck
@@ -163,6 +163,37 @@ def test_the_truth_server_is_stopped_or_killed_in_mid_stream(
     assert outcomes(found)["ok"] >= 1 and struck & outcomes(found).keys()
     shown = capsys.readouterr()
     assert "output, whole run" in shown.out and "Traceback" not in shown.err
+    assert found["ended"]["why"] in shown.err and f"kept, as void: {path}" in shown.err
+    assert found["void"][0]["cause"] == how
+
+
+LOST = """\
+tokgate bench: the server went away: it takes no connections any more
+0 of 4 requests were answered, 1 early_close, 3 refused
+kept, as void: FILE
+"""
+
+
+def test_a_server_that_dies_at_once(scripted, tmp_path, capsys) -> None:
+    """No request was answered, and how long it took is told all the same."""
+    path = tmp_path / "b.json"
+    server = scripted(
+        lambda _: [HEAD + chunk(event(1)), 0.3, chunk(event(2)), 0.1, lambda: server.close(), None]
+    )
+    assert bench(server.url, *ASKED, "--json", path) == 1
+    out, err = capsys.readouterr()
+    assert err.replace(str(path), "FILE") == LOST
+    found = read(path)
+    assert found["ended"]["how"] == "server_lost" and outcomes(found) == {"early_close": 1, "refused": 3}
+    assert found["duration_s"] > 0.3 and found["window_s"] > 0.3 and "; 0.00 s" not in out
+
+
+def test_a_server_that_fails_and_lives_is_not_lost(scripted, tmp_path, capsys) -> None:
+    path = tmp_path / "b.json"
+    server = scripted(lambda number: [stream(8)] if number < 2 else [HEAD + chunk(event(1)), None])
+    assert bench(server.url, *ASKED, "--json", path) == 1
+    assert read(path)["ended"]["how"] == "complete" and outcomes(read(path)) == {"ok": 2, "early_close": 2}
+    assert "kept" not in capsys.readouterr().err
 
 
 INTERRUPTED = """\
@@ -189,6 +220,9 @@ def test_a_measurement_that_is_told_to_stop_keeps_what_it_has(scripted, tmp_path
     found = read(path)
     assert found["ended"] == {"how": "interrupted", "during": "measurement", "why": f"ended by {name}"}
     assert outcomes(found) == {"ok": 1, "interrupted": 2, "unsent": 5}
+    assert (
+        found["window_s"] > found["duration_s"] > 0 and f"; {found['window_s']:.2f} s until it ended" in out
+    )
     cut = [r for r in found["requests"] if r["outcome"] == "interrupted"]
     assert [(r["steps"], r["completion_tokens"]) for r in cut] == [(2, 2)] * 2
     assert found["void"][0]["cause"] == "interrupted" and found["void"][0]["measured"] == 7

@@ -19,7 +19,8 @@ import pytest
 from tests.load.peers import HEAD, QUICK, chunk, event, stream, workload
 from tokgate.config.workloads import Arrival, Prompts
 from tokgate.errors import LoadFault, UsageFault
-from tokgate.load.client import Deadlines, Measurement, Stall, measure
+from tokgate.load.client import Deadlines, Stall, measure
+from tokgate.load.measurement import Measurement
 from tokgate.load.prompts import build
 
 

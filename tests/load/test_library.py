@@ -15,9 +15,10 @@ from tests.load.peers import QUICK, stream, workload
 from tokgate.errors import HostFault, UsageFault
 from tokgate.host import proc
 from tokgate.load import library
-from tokgate.load.client import Measurement, measure
+from tokgate.load.client import measure
 from tokgate.load.compiled import CompiledReader
 from tokgate.load.library import Unavailable, loaded, made
+from tokgate.load.measurement import Measurement
 from tokgate.load.prompts import build
 
 needs_compiler = pytest.mark.usefixtures("cc")

@@ -15,7 +15,7 @@ from benchmarks.serving.peer import by_their_definitions
 from benchmarks.serving.table import TOOLS, medians, one_round, table, valid, void_notes
 from tests.load.peers import ROOT
 from tests.load.test_metrics import recording, steady_stream
-from tokgate.load.client import Measurement
+from tokgate.load.measurement import Measurement
 from tokgate.load.metrics import metrics
 from tokgate.load.sample import Audit
 

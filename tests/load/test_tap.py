@@ -16,8 +16,9 @@ from tokgate.cli import run as cli
 from tokgate.errors import HostFault
 from tokgate.load import client, tap
 from tokgate.load.audit import follow_share
-from tokgate.load.client import Measurement, measure
+from tokgate.load.client import measure
 from tokgate.load.dating import Packets, ways
+from tokgate.load.measurement import Measurement
 from tokgate.load.prompts import build
 from tokgate.load.tap import FROM_SERVER, OPENS
 

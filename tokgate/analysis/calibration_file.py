@@ -15,6 +15,7 @@ from pydantic import Field
 
 from tokgate.analysis.calibration import AABlock, Calibration, Session, time_of
 from tokgate.config.document import Document, Section
+from tokgate.config.names import check_plain
 from tokgate.errors import ConfigFault, SampleFault
 from tokgate.host.stored_file import write_whole
 
@@ -51,13 +52,19 @@ class _File(Section):
 
 
 def folder_of(root: Path, host_class: str, profile: str, workload: str) -> Path:
-    """Where the calibrations of a case are stored, one file a metric."""
-    return root / host_class / FOLDER / profile / workload
+    """Where the calibrations of a case are stored, one file a metric.
+
+    Raises:
+        UsageFault: a name that would lead elsewhere.
+    """
+    check_plain("host class", host_class)
+    return root / host_class / FOLDER / check_plain("profile", profile) / check_plain("workload", workload)
 
 
 def path_of(root: Path, host_class: str, profile: str, workload: str, metric: str) -> Path:
-    """Where the calibration of a metric is stored."""
-    return folder_of(root, host_class, profile, workload) / f"{metric.replace(':', '-')}{SUFFIX}"
+    """Where the calibration of a metric is stored; raises as :func:`folder_of`."""
+    name = check_plain("metric", metric).replace(":", "-")
+    return folder_of(root, host_class, profile, workload) / f"{name}{SUFFIX}"
 
 
 def read_case(root: Path, host_class: str, profile: str, workload: str) -> list[Calibration]:

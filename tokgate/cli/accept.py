@@ -14,9 +14,10 @@ from tokgate.analysis.voids import SOFT_CAUSES
 from tokgate.errors import UsageFault
 from tokgate.gate.results import RunFacts, find_run, read_facts, read_verdicts
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
+from tokgate.gate.stored_run import samples_of
 from tokgate.gate.words import count
 from tokgate.host.fitness import dirty
-from tokgate.load.sample import Sample, read_samples
+from tokgate.load.sample import Sample
 from tokgate.verdict import Kind, Verdict
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -56,7 +57,7 @@ def accept(
     facts = read_facts(folder)
     verdicts = read_verdicts(folder)
     _check_untroubled(facts, verdicts)
-    samples = read_samples(folder / "samples")
+    samples = samples_of(folder, facts)
     samples = _chosen(samples, lambda s: s.identity.profile, profiles, "profile", facts.run)
     samples = _chosen(samples, lambda s: s.identity.workload, workloads, "workload", facts.run)
     if facts.status != "complete":
@@ -98,9 +99,12 @@ def _check_untroubled(facts: RunFacts, verdicts: Sequence[Verdict]) -> None:
     refused = f"run {facts.run} cannot be accepted"
     if spoiled := [v.line for v in verdicts if v.kind in _SPOILING]:
         raise UsageFault(refused, spoiled)
-    if facts.status == "complete" and len(verdicts) < (facts.verdicts or 1):
+    wanted = len(verdicts) if facts.verdicts is None else facts.verdicts
+    if facts.status == "complete":
+        wanted = max(wanted, 1)
+    if len(verdicts) != wanted:
         raise UsageFault(
-            f"{refused}: it holds {len(verdicts)} of its {count(facts.verdicts or 1, 'verdict')}, so nothing says "
+            f"{refused}: it holds {len(verdicts)} of its {count(wanted, 'verdict')}, so nothing says "
             "that it did not fail"
         )
     if facts.engine_faults:
@@ -110,6 +114,7 @@ def _check_untroubled(facts: RunFacts, verdicts: Sequence[Verdict]) -> None:
         )
     # Faults are planted in emulated engines alone.
     untold = [] if facts.host_warnings is not None else ["host_warnings"]
+    untold += ["verdicts"] if facts.samples is not None and facts.verdicts is None else []
     untold += ["engine_faults"] if facts.engine_faults is None and facts.engine_kind == "emulated" else []
     if untold:
         raise UsageFault(f"{refused}: its run.json does not tell {' and '.join(untold)}")

@@ -84,8 +84,8 @@ def bench(
 ) -> None:
     """Measure a running SGLang or OpenAI-compatible server.
 
-    Exit code: 0 measured; 1 requests failed, or no server answers, or it stalled; 2 usage; 3 measured, but void;
-    130 interrupted. What was measured up to a stall or an interruption is shown and written, as void.
+    Exit code: 0 measured; 1 requests failed, or no server answers, or it stalled or went away; 2 usage; 3 measured,
+    but void; 130 interrupted. What was measured of a run that was cut short is shown and written, as void.
     """
     from tokgate.load.client import Deadlines
 

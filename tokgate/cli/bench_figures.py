@@ -49,6 +49,7 @@ def document(url: str, server: str, ran: Run) -> dict[str, object]:
         "workload_digest": plan.digest,
         "prompts_digest": measured.prompts_digest,
         "duration_s": measured.duration_s,
+        "window_s": measured.window_s,
         "metrics": measured.metrics,
         "audit": asdict(measured.audit),
         "void": [asdict(reason) for reason in measured.void],
@@ -80,7 +81,11 @@ def show(url: str, server: str, ran: Run) -> None:
     if plan.prompts.kind == "trace":
         tokens = f"a trace, {tokens} where it says none"
     requests = f"{plan.requests} request{'s' if plan.requests > 1 else ''} of {tokens}"
-    console.print(f"{load}; {requests}; {measured.duration_s:.2f} s", markup=False)
+    lasted = (
+        f"{measured.duration_s:.2f} s" if ran.cut is None else f"{measured.window_s:.2f} s until it ended"
+    )
+    # Of a client that was lost nobody knows how long it was at work.
+    console.print("; ".join([load, requests, *([lasted] if measured.window_s else [])]), markup=False)
     table = Table("metric", box=None, pad_edge=False)
     for title in ("value", "p50", "p99", "unit"):
         table.add_column(title, justify="left" if title == "unit" else "right")

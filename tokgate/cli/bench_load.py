@@ -151,7 +151,7 @@ def arrival_of(process: str | None, rate: float | None, seed: int) -> Arrival | 
             raise UsageFault(f"--arrival {process} needs --rate, requests a second")
         return None
     if not 0 < rate < 1e6:
-        raise UsageFault(f"--rate {rate:g}: expected requests a second above 0")
+        raise UsageFault(f"--rate {rate:g}: expected requests a second, above 0 and below 1000000")
     return Arrival(processes[process or "poisson"], rate, seed)
 
 

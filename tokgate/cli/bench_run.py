@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,15 +14,21 @@ from types import FrameType
 from typing import TYPE_CHECKING, Literal, Self
 
 from tokgate.config.workloads import Workload
+from tokgate.load.endings import ServerLost
 from tokgate.load.prompts import PromptSet, build
+from tokgate.load.routes import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tokgate.load.client import Deadlines, Measurement, Slo, Stamps
+    from tokgate.load.client import Deadlines, Slo, Stamps
     from tokgate.load.endings import CutShort
+    from tokgate.load.measurement import Measurement
     from tokgate.load.processes import Progress
     from tokgate.load.routes import Protocol
+
+GONE_WITHIN_S = 1.0
+"""How long a server may still take connections after it failed the last request, and count as gone."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -142,7 +150,28 @@ def run(
         except CutShort as cut:
             whole = replace(cut.measurement, void=(cut.void, *cut.measurement.void))
             return Run(during, asked, whole, cut)
+    if _is_gone(url, measured):
+        lost = ServerLost(measured)
+        return Run(during, asked, replace(measured, void=(lost.void, *measured.void)), lost)
     return Run(during, asked, measured)
+
+
+def _is_gone(url: str, measured: Measurement) -> bool:
+    """Whether the server went away in the run: its last request failed on the connection, and so does another now."""
+    if measured.requests[-1].outcome not in ("refused", "early_close"):
+        return False
+    target = resolve(url)
+    # A process that is being ended may close its connections before it stops listening.
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while time.monotonic() < deadline:
+        with socket.socket(target.family, socket.SOCK_STREAM) as trial:
+            trial.settimeout(GONE_WITHIN_S)
+            try:
+                trial.connect(target.address)
+            except OSError:
+                return True
+        time.sleep(0.05)
+    return False
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from tokgate.config.names import EXPECTED, is_plain
 from tokgate.errors import ConfigFault
 
 Location = tuple[str | int, ...]
@@ -120,6 +121,12 @@ class Document:
     def fault(self, where: Location, message: str) -> None:
         """Record a fault at a location; :meth:`check` raises them all."""
         self.faults.append(Fault(self.line(where), dotted(where), message))
+
+    def plain_names(self, *where: str) -> None:
+        """Record names in the section at a location that cannot be parts of a path."""
+        for name in self.section(*where):
+            if not is_plain(name):
+                self.fault((*where, name), f"is no name: expected {EXPECTED}")
 
     def validate(self, model: type[ModelT]) -> ModelT:
         """The whole file as ``model``.

@@ -123,4 +123,6 @@ def load_gate(path: Path) -> GateFile:
     Raises:
         ConfigFault: every fault of the file, each with its line.
     """
-    return Document(path).validate(GateFile)
+    document = Document(path)
+    document.plain_names("metrics")
+    return document.validate(GateFile)

@@ -215,6 +215,7 @@ def _check_names(document: Document) -> None:
         given = {"synthetic", "target"} & set(document.section("models", name))
         if len(given) != 1:
             document.fault(("models", name), "give either 'synthetic' or 'target'")
+    document.plain_names("profiles")
     for name in profiles:
         own = document.section("profiles", name)
         for key, known in (("model", models), ("reference", profiles), ("extends", profiles)):

@@ -152,6 +152,7 @@ def _check_sizes(document: Document) -> None:
     workloads = document.section("workloads")
     if "workloads" in document.data and not workloads:
         document.fault(("workloads",), "holds no workload")
+    document.plain_names("workloads")
     for name in workloads:
         own = document.section("workloads", name)
         prompts = document.section("workloads", name, "prompts")

@@ -12,12 +12,13 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -27,8 +28,9 @@ from pydantic import ConfigDict, Field, ValidationError
 from tokgate.config.document import Section
 from tokgate.config.engine import EngineKind
 from tokgate.errors import ResultsUnwritable, SampleFault
+from tokgate.gate.stored_verdicts import verdicts_in
 from tokgate.load.sample import Sample, write_json
-from tokgate.verdict import Kind, Verdict
+from tokgate.verdict import Verdict
 
 RUN_FILE = "TOKGATE_RUN_FILE"
 """Variable that names a file into which the folder of the run is written, for a caller of pytest."""
@@ -103,9 +105,26 @@ class Results(Shelf):
 
     def close(self, status: str, **facts: object) -> None:
         """Say in ``run.json`` how the run ended, and what else is known of its end."""
-        self._facts |= facts
+        self._facts |= {**facts, "samples": told_of_samples(self.folder)}
         self._facts["ended_at"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._write_run(status)
+
+
+def told_of_samples(folder: Path) -> dict[str, Any] | None:
+    """How many Samples a run holds, and a digest of their files and names; ``None`` where they cannot be read.
+
+    Against slips (a file lost, an edit forgotten), not against intent: who edits figures can write a digest.
+    """
+    root = folder / "samples"
+    paths = sorted(path for path in root.rglob("*.sample.json") if path.is_file())
+    whole = hashlib.sha256()
+    try:
+        for path in paths:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            whole.update(f"{content}  {path.relative_to(root)}\n".encode())
+    except OSError:
+        return None
+    return {"count": len(paths), "digest": whole.hexdigest()[:12]}
 
 
 def _make(folder: Path) -> None:
@@ -172,11 +191,20 @@ def read_run(folder: Path) -> dict[str, Any]:
     """
     try:
         data = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SampleFault(f"{folder / 'run.json'}: {error}") from error
+    except OSError as error:
+        raise SampleFault(f"{folder / 'run.json'}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise SampleFault(f"{folder / 'run.json'}: not JSON: {error}") from error
     if not isinstance(data, dict):
         raise SampleFault(f"{folder / 'run.json'}: not an object")
     return data
+
+
+class StoredSamples(Section):
+    """What a run says of the Samples that it stored; see :func:`told_of_samples`."""
+
+    count: int
+    digest: str
 
 
 class RunFacts(Section):
@@ -188,7 +216,10 @@ class RunFacts(Section):
         host_warnings: ``None`` when it does not tell.
         engine_faults: planted; ``None`` when it does not tell, as an older tokgate did not.
         not_run: names of tests that were left out by selection.
+        host_class: of what was measured; of several classes all, with commas.
+        references: profiles that were measured for others to be held against, and not asked for.
         verdicts: how many were reached; ``None`` when it does not tell, as while it runs.
+        samples: that it stored; ``None`` when it does not tell, as while it runs, or as an older tokgate did not.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
@@ -196,13 +227,16 @@ class RunFacts(Section):
     run: str = Field(min_length=1)
     status: Literal["running", "complete", "interrupted", "failed"]
     engine_kind: EngineKind
+    host_class: str
     profiles: list[str]
     workloads: list[str]
     gated_metrics: list[str]
     host_warnings: list[str] | None = None
     engine_faults: list[str] | None = None
     not_run: list[str] = []
-    verdicts: int | None = None
+    references: list[str] = []
+    verdicts: int | None = Field(default=None, ge=0)
+    samples: StoredSamples | None = None
 
 
 def read_facts(folder: Path) -> RunFacts:
@@ -222,21 +256,9 @@ def read_verdicts(folder: Path) -> list[Verdict]:
     """All verdicts of a run, in order; a last line cut short by a crash is dropped.
 
     Raises:
-        SampleFault: a line that is neither whole nor last.
+        SampleFault: it cannot be read, or a line is no verdict.
     """
     path = folder / "verdicts.jsonl"
-    return list(_verdicts(path)) if path.is_file() else []
-
-
-def _verdicts(path: Path) -> Iterator[Verdict]:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    for number, line in enumerate(lines, start=1):
-        if number == len(lines) and not line.endswith("\n"):
-            return
-        try:
-            data = json.loads(line)
-            data["kind"] = Kind(data["kind"])
-            data["body"], data["files"] = tuple(data["body"]), tuple(data["files"])
-            yield Verdict(**data)
-        except (ValueError, KeyError, TypeError) as error:
-            raise SampleFault(f"{path}:{number}: not a verdict: {error}") from error
+    if path.exists() and not path.is_file():
+        raise SampleFault(f"{path}: is no file")
+    return list(verdicts_in(path)) if path.is_file() else []

@@ -141,6 +141,7 @@ class Run:
             "sglang": setup.engine.version,
             "host_class": setup.host_class,
             "profiles": sorted(profiles),
+            "references": sorted(set(self._with_references(profiles)) - set(profiles)),
             "workloads": sorted(workloads),
             "gated_metrics": list(setup.gate.metrics),
             "host_warnings": warnings,

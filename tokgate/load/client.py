@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -16,12 +16,12 @@ from tokgate.errors import HostFault, UsageFault
 from tokgate.load import arrivals, audit, library, routes
 from tokgate.load.endings import ClientLost, CutShort, Interrupted, Stall
 from tokgate.load.limits import LOWEST_S
+from tokgate.load.measurement import Measurement
 from tokgate.load.metrics import Slo, metrics
 from tokgate.load.processes import Progress, run_workers
 from tokgate.load.prompts import PromptSet
-from tokgate.load.recording import Recording, Timeline, read
+from tokgate.load.recording import Recording, read
 from tokgate.load.routes import Protocol
-from tokgate.load.sample import Audit, Request, Void
 from tokgate.load.scratch import scratch, write_requests
 from tokgate.load.tap import allowed
 
@@ -61,29 +61,6 @@ class Deadlines:
                         "deadlines tell a server that hangs; limits of latency are --slo-ttft-s and --slo-tpot-ms"
                     ],
                 )
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One run.
-
-    Attributes:
-        requests: in the order of sending.
-        audit: how far the client can be trusted.
-        metrics: name with unit -> value; absent where they have no meaning.
-        duration_s: from the first request sent to the last token received.
-        void: reasons why the run does not count; empty when it does.
-        timeline: every token-bearing event.
-        prompts_digest: of the prompts that were sent.
-    """
-
-    requests: tuple[Request, ...]
-    audit: Audit
-    metrics: dict[str, float]
-    duration_s: float
-    void: tuple[Void, ...]
-    timeline: Timeline = field(repr=False, compare=False)
-    prompts_digest: str = ""
 
 
 def measure(
@@ -235,10 +212,11 @@ def _judge(
         requests=recording.requests,
         audit=checked,
         metrics=found,
-        duration_s=duration_s,
+        duration_s=duration_s or recording.window_s,
         void=reasons,
         timeline=recording.timeline,
         prompts_digest=prompts.digest,
+        window_s=recording.window_s,
     )
 
 

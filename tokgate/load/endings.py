@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from tokgate.errors import LoadFault
+from tokgate.load.measurement import Measurement
 from tokgate.load.sample import Void
-
-if TYPE_CHECKING:
-    from tokgate.load.client import Measurement
 
 
 class CutShort(LoadFault):
     """A run that did not come to its end. What it measured is not lost, and is void.
 
     Attributes:
-        how: ``stalled``, ``interrupted`` or ``client_lost``; also the cause of its void reason.
+        how: ``stalled``, ``interrupted``, ``server_lost`` or ``client_lost``; also the cause of its void reason.
         measurement: what was recorded up to then.
         void: why it does not count.
     """
@@ -72,6 +70,25 @@ class Interrupted(CutShort):
         super().__init__(why, [_account(measurement, total)], measurement, (left, 0, "requests"))
 
 
+class ServerLost(CutShort):
+    """A run whose server went away: its last request failed, and no connection is taken any more.
+
+    Args:
+        measurement: what was recorded, every request with its outcome.
+    """
+
+    how = "server_lost"
+
+    def __init__(self, measurement: Measurement) -> None:
+        total = len(measurement.requests)
+        super().__init__(
+            "the server went away: it takes no connections any more",
+            [_account(measurement, total)],
+            measurement,
+            (float(total - _answered(measurement)), 0, "requests"),
+        )
+
+
 class ClientLost(CutShort):
     """A run whose client lost a worker process, and with it what that had measured.
 
@@ -97,7 +114,8 @@ def _account(measurement: Measurement, total: int) -> str:
     """How many requests were answered, and what became of the others."""
     found = [f"{_answered(measurement)} of {total} requests were answered"]
     outcomes = [r.outcome for r in measurement.requests]
-    for outcome in ("stalled", "interrupted", "unsent"):
+    first = ("stalled", "interrupted", "unsent")
+    for outcome in (*first, *sorted({*outcomes} - {*first, "ok", "short"})):
         if outcome in outcomes:
             found.append(f"{outcomes.count(outcome)} {outcome}")
     return ", ".join(found)

@@ -17,7 +17,7 @@ from typing import Any
 
 from tokgate.errors import ResultsUnwritable, SampleFault, UsageFault
 from tokgate.host.stored_file import is_special, write_whole
-from tokgate.load.stored_fields import fields_of, figure, figures
+from tokgate.load.stored_fields import fields_of, figure, figures, is_object, objects
 
 SCHEMA = 1
 
@@ -167,22 +167,22 @@ class Sample:
         Raises:
             SampleFault: not a Sample of this schema; names the field.
         """
-        if data.get("schema") != SCHEMA:
+        if is_object("it", data).get("schema") != SCHEMA:
             raise SampleFault(f"sample schema {data.get('schema')!r}, this tokgate reads {SCHEMA}")
         try:
             return cls(
-                identity=Identity(**fields_of(Identity, data["identity"])),
-                requests=tuple(_request(item) for item in data["requests"]),
-                audit=Audit(**fields_of(Audit, data["audit"])),
+                identity=Identity(**fields_of(Identity, is_object("identity", data["identity"]))),
+                requests=tuple(_request(item) for item in objects(data, "requests")),
+                audit=Audit(**fields_of(Audit, is_object("audit", data["audit"]))),
                 metrics=figures(data, "metrics"),
                 duration_s=figure("duration_s", data["duration_s"]),
                 contention=figures(data, "contention"),
                 counters=figures(data, "counters"),
-                void=tuple(Void(**fields_of(Void, item)) for item in data.get("void", ())),
-                advisory=tuple(Void(**fields_of(Void, item)) for item in data.get("advisory", ())),
+                void=tuple(Void(**fields_of(Void, item)) for item in objects(data, "void")),
+                advisory=tuple(Void(**fields_of(Void, item)) for item in objects(data, "advisory")),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SampleFault(f"not a sample: {type(error).__name__}: {error}") from error
+        except KeyError as error:
+            raise SampleFault(f"not a sample: lacks {error.args[0]}") from error
 
 
 def _request(data: Mapping[str, Any]) -> Request:
@@ -253,6 +253,9 @@ def read_samples(path: Path) -> list[Sample]:
     paths = sorted(path.rglob("*.sample.json")) if path.is_dir() else [path]
     found: list[Sample] = []
     for item in paths:
+        if item.exists() and not item.is_file():
+            # A pipe would be waited for.
+            raise SampleFault(f"{item}: is no file")
         try:
             data = json.loads(item.read_text(encoding="utf-8"))
             found += [Sample.from_json(entry) for entry in (data if isinstance(data, list) else [data])]
@@ -260,7 +263,9 @@ def read_samples(path: Path) -> list[Sample]:
             raise SampleFault(f"{item}: cannot be read: {error.strerror}") from error
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise SampleFault(f"{item}: not JSON: {error}") from error
-        except (SampleFault, AttributeError) as error:
+        except RecursionError as error:
+            raise SampleFault(f"{item}: not a sample: it is nested too deeply") from error
+        except SampleFault as error:
             raise SampleFault(f"{item}: {error}") from error
     if not found:
         raise SampleFault(f"{path}: holds no samples")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
@@ -18,8 +18,32 @@ def figures(data: Mapping[str, Any], key: str) -> dict[str, float]:
         SampleFault: a value that is no finite number; none that tokgate stored is.
         KeyError: ``metrics`` are lacking.
     """
-    found = dict(data[key] if key == "metrics" else data.get(key, {}))
+    found = is_object(key, data[key] if key == "metrics" else data.get(key, {}))
     return {name: figure(f"{key}.{name}", value) for name, value in found.items()}
+
+
+def objects(data: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """A stored list of objects, of a key of a stored Sample.
+
+    Raises:
+        SampleFault: it is none.
+        KeyError: ``requests`` are lacking.
+    """
+    found = data[key] if key == "requests" else data.get(key, [])
+    if not isinstance(found, list | tuple):
+        raise SampleFault(f"not a sample: {key} is {found!r}"[:280] + ", not a list")
+    return [is_object(f"{key}.{number}", item) for number, item in enumerate(found)]
+
+
+def is_object(what: str, value: Any) -> Mapping[str, Any]:
+    """The value, checked.
+
+    Raises:
+        SampleFault: it is no object.
+    """
+    if not isinstance(value, dict):
+        raise SampleFault(f"not a sample: {what} is {value!r}"[:280] + ", not an object")
+    return value
 
 
 def figure(what: str, value: Any) -> float:
@@ -72,7 +96,8 @@ def fields_of(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
     """What is stored of a dataclass of a Sample, by field.
 
     Raises:
-        SampleFault: a field that it does not have, or a value of another type than its annotation says.
+        SampleFault: a field that it does not have, one that it lacks, or a value of another type than its annotation
+            says.
     """
     allowed = _allowed(kind)
     for name, value in data.items():
@@ -81,4 +106,11 @@ def fields_of(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
             raise SampleFault(f"not a sample: {kind.__name__} has no field {unknown}")
         if not _is(value, allowed[name]):
             raise SampleFault(f"not a sample: {kind.__name__}.{name} cannot be {value!r}"[:300])
+    lacking = [
+        item.name
+        for item in fields(kind)
+        if item.name not in data and item.default is MISSING and item.default_factory is MISSING
+    ]
+    if lacking:
+        raise SampleFault(f"not a sample: {kind.__name__} lacks {', '.join(lacking)}")
     return dict(data)

@@ -118,9 +118,14 @@ class Journal:
             raise SampleFault(f"{path}: not a block: {type(error).__name__}: {error}") from error
 
     def _measured(self, runs: list[str], void: list[str]) -> Measured:
-        files = tuple(self.folder / name for name in runs)
-        void_files = tuple(self.folder / name for name in void)
+        files = tuple(self._inside(name) for name in runs)
+        void_files = tuple(self._inside(name) for name in void)
         return Measured(_samples(files), _samples(void_files), files, void_files)
+
+    def _inside(self, name: str) -> Path:
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            raise SampleFault(f"{self.folder}: a block names {name!r}, which is not below it")
+        return self.folder / name
 
     def _set_aside(self, known: set[Path]) -> None:
         for path in sorted(self.folder.glob("*/samples/**/*.sample.json")):
