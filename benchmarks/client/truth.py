@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from tokgate.errors import HostFault, LoadFault
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 120
+HELD_UP_NS = 25_000  # half a percent of a step of 5 ms, which is how well the truth must be known
 
 
 def compiled(name: str, folder: Path) -> Path:
@@ -62,7 +63,9 @@ class Truth:
     """What really was sent.
 
     Attributes:
-        gaps_ms: between successive events of a request, all requests.
+        gaps_ms: between successive events of a request, all requests; by the clock before each send.
+        itl_p99_ms: their 99th percentile, the least and the most that it can have been. A send that took 25 us longer
+            than most was held up, and when in that time the event left nobody knows.
         ttft_s: per request, from its arrival at the server to the first send.
         tokens, events, requests: totals.
         duration_s: from the first arrival to the last send.
@@ -71,6 +74,7 @@ class Truth:
     """
 
     gaps_ms: np.typing.NDArray[np.float64]
+    itl_p99_ms: tuple[float, float]
     ttft_s: np.typing.NDArray[np.float64]
     tokens: int
     events: int
@@ -78,6 +82,11 @@ class Truth:
     duration_s: float
     decode_s: float
     first_tokens: int
+
+    def itl_error(self, p99_ms: float) -> float:
+        """By how much a 99th percentile of the gaps is off, as a fraction; 0 where the truth is not known better."""
+        least, most = self.itl_p99_ms
+        return max(1 - p99_ms / least, p99_ms / most - 1, 0.0)
 
     @property
     def tokens_per_step(self) -> float:
@@ -103,16 +112,23 @@ def read_log(port: int) -> Truth:
     """
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/log", timeout=30) as answer:
         lines = answer.read().splitlines()
-    events: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    events: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
     for line in lines:
-        request, _, tokens, sent_ns, arrived_ns = map(int, line.split())
-        events[request].append((tokens, sent_ns, arrived_ns))
+        request, _, tokens, sent_ns, arrived_ns, done_ns = map(int, line.split())
+        events[request].append((tokens, sent_ns, arrived_ns, done_ns))
     if not events:
         raise LoadFault("the truth server's log is empty: the client sent it nothing")
     rows = list(events.values())
-    sends = [np.array([sent for _, sent, _ in row]) for row in rows]
+    sends = [np.array([sent for _, sent, _, _ in row]) for row in rows]
+    took = [np.array([done - sent for _, sent, _, done in row]) for row in rows]
+    usual = float(np.median(np.concatenate(took)))
+    late = [np.where(each > usual + HELD_UP_NS, each - usual, 0.0) for each in took]
     return Truth(
         gaps_ms=np.concatenate([np.diff(times) for times in sends]) / 1e6,
+        itl_p99_ms=(
+            _p99_ms(np.diff(times) - held[:-1] for times, held in zip(sends, late, strict=True)),
+            _p99_ms(np.diff(times) + held[1:] for times, held in zip(sends, late, strict=True)),
+        ),
         ttft_s=np.array([(row[0][1] - row[0][2]) / 1e9 for row in rows]),
         tokens=sum(row[-1][0] for row in rows),
         events=len(lines),
@@ -121,6 +137,10 @@ def read_log(port: int) -> Truth:
         decode_s=float(sum(times[-1] - times[0] for times in sends)) / 1e9,
         first_tokens=sum(row[0][0] for row in rows),
     )
+
+
+def _p99_ms(gaps_ns: Iterable[np.typing.NDArray[np.float64]]) -> float:
+    return float(np.percentile(np.concatenate(list(gaps_ns)), 99)) / 1e6
 
 
 @dataclass(frozen=True, slots=True)

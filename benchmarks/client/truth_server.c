@@ -5,7 +5,8 @@
  *
  *   POST /generate, /v1/completions, /v1/chat/completions   server-sent events, as SGLang frames them
  *   GET /log    one line per token-bearing event since the last call:
- *               REQUEST EVENT TOKENS SENT_NS ARRIVED_NS  (CLOCK_MONOTONIC; arrival by the kernel's stamp)
+ *               REQUEST EVENT TOKENS SENT_NS ARRIVED_NS DONE_NS  (CLOCK_MONOTONIC; before and after the send; arrival
+ *               of the request by the kernel's stamp)
  *
  * Like an inference engine it works in steps: on each tick every stream that is due gets one event, one
  * after the other. With --spec an event brings 1 to 4 tokens, and the last one the speculative counters.
@@ -54,7 +55,7 @@ struct conn {
 
 struct entry {
     uint32_t request, event, tokens;
-    int64_t sent_ns, arrived_ns;
+    int64_t sent_ns, arrived_ns, done_ns;
 };
 
 static struct conn *conns[MAX_CONN];
@@ -126,7 +127,8 @@ static void note(struct conn *c, int64_t sent_ns) {
         entry_room = entry_room ? 2 * entry_room : 1 << 16;
         entries = realloc(entries, entry_room * sizeof *entries);
     }
-    entries[entry_count++] = (struct entry){c->id, c->event, (uint32_t)c->tokens, sent_ns, c->arrived_ns};
+    entries[entry_count++] = (struct entry){
+        c->id, c->event, (uint32_t)c->tokens, sent_ns, c->arrived_ns, now_ns(CLOCK_MONOTONIC)};
 }
 
 static size_t add(size_t at, const char *data, size_t size) {
@@ -225,11 +227,11 @@ static long number_after(const char *body, const char *key, long otherwise) {
 }
 
 static bool send_log(struct conn *c) {
-    size_t room = entry_count * 80 + 1, at = 0;
+    size_t room = entry_count * 100 + 1, at = 0;
     char *text = malloc(room), head[128];
     for (size_t i = 0; i < entry_count; i++)
-        at += (size_t)sprintf(text + at, "%u %u %u %lld %lld\n", entries[i].request, entries[i].event,
-            entries[i].tokens, (long long)entries[i].sent_ns, (long long)entries[i].arrived_ns);
+        at += (size_t)sprintf(text + at, "%u %u %u %lld %lld %lld\n", entries[i].request, entries[i].event,
+            entries[i].tokens, (long long)entries[i].sent_ns, (long long)entries[i].arrived_ns, (long long)entries[i].done_ns);
     entry_count = 0;
     int n = snprintf(head, sizeof head, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\n\r\n", at);
     bool alive = put(c, head, (size_t)n) && put(c, text, at);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from benchmarks.client import lag
 from benchmarks.client import peers as client_peers
 from benchmarks.client.experiments import Bench, cumulative
 from benchmarks.client.rows import Row, document, settled, table
-from benchmarks.client.truth import read_log
+from benchmarks.client.truth import Truth, read_log
 from tokgate.errors import HostFault, LoadFault
 
 
@@ -39,6 +40,32 @@ def test_where_late_reads_stand_is_shown(capsys, monkeypatch, cc) -> None:
         f"{place} p99 " in shown for place in ("first", "between", "last")
     )
     assert " of 1 runs flagged client_lag" in shown
+
+
+def sent(monkeypatch, held_up_us: dict[int, int]) -> Truth:
+    """What is read of a log of 201 sends, 5 ms apart; the tenth and the twentieth gap are 1 ms longer."""
+    lines, at_ns = [], 0
+    for number in range(201):
+        took_ns = 40_000 + 1000 * held_up_us.get(number, 0)
+        lines.append(f"1 {number} {number + 1} {at_ns} 0 {at_ns + took_ns}")
+        at_ns += 6_000_000 if number in (9, 19) else 5_000_000
+    answer = io.BytesIO("\n".join(lines).encode())
+    monkeypatch.setattr("urllib.request.urlopen", lambda *args, **kwargs: answer)
+    return read_log(0)
+
+
+def test_a_send_that_was_held_up_is_known_no_better_than_that(monkeypatch) -> None:
+    """The clock was read before it; the event may have left as late as it returned."""
+    known = sent(monkeypatch, {})
+    assert known.itl_p99_ms == pytest.approx((5.01, 5.01))
+    assert known.itl_error(5.01) == pytest.approx(0)
+    assert known.itl_error(5.06) == pytest.approx(0.01, rel=0.01) == known.itl_error(4.96)
+    held_up = sent(monkeypatch, dict.fromkeys((50, 60, 70), 300))
+    assert held_up.itl_p99_ms == pytest.approx((5.01, 5.307), rel=1e-3)
+    assert held_up.itl_error(5.2) == 0
+    assert held_up.itl_error(5.5) == pytest.approx(0.036, rel=0.02)
+    assert held_up.itl_error(4.96) == pytest.approx(0.01, rel=0.01)
+    assert sent(monkeypatch, dict.fromkeys((50, 60, 70), 20)).itl_p99_ms == known.itl_p99_ms
 
 
 def test_what_was_not_run_is_neither_good_nor_bad() -> None:

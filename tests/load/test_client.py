@@ -48,7 +48,7 @@ def log_of(url: str) -> dict[int, list[tuple[int, int, int]]]:
     """The truth server's log: request -> (tokens, sent_ns, arrived_ns) per event."""
     found = defaultdict(list)
     for line in urllib.request.urlopen(f"{url}/log", timeout=10).read().splitlines():
-        request, _, tokens, sent, arrived = map(int, line.split())
+        request, _, tokens, sent, arrived, _ = map(int, line.split())
         found[request].append((tokens, sent, arrived))
     return found
 
