@@ -37,6 +37,12 @@ def begun(command: str, folder: Path, engine_file: EngineFile) -> None:
     assert run([command, *asked, f"--config-folder={CONFIG}", *within(folder)]) == 3
 
 
+def kept(command: str, folder: Path) -> Path:
+    """Where one that is begun says its host."""
+    (path,) = (folder / "results").glob(f"{command}-*/{FILE}")
+    return path
+
+
 def within(folder: Path) -> tuple[str, ...]:
     return f"--results={folder / 'results'}", "--budget-minutes=0"
 
@@ -65,17 +71,17 @@ def test_one_that_another_call_measures_is_not_taken_up(
 ) -> None:
     """Both would measure the same blocks, and one's would be lost."""
     begun(command, tmp_path, engine_file)
-    (kept,) = (tmp_path / "results").glob(f"{command}-*/{FILE}")
+    folder = kept(command, tmp_path).parent
     capsys.readouterr()
     # The control: it is refused because it is held.
     assert run([command, "--resume=latest", *within(tmp_path)]) == 3
     assert "is in use" not in capsys.readouterr().err
-    with measured_into(kept.parent):
-        before = {path: path.read_bytes() for path in kept.parent.rglob("*") if path.is_file()}
+    with measured_into(folder):
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         assert run([command, "--resume=latest", *within(tmp_path)]) == 3
     said = capsys.readouterr().err
-    assert f"{kept.parent} is in use by another tokgate: pid {os.getpid()} (" in said
-    assert before == {path: path.read_bytes() for path in kept.parent.rglob("*") if path.is_file()}
+    assert f"{folder} is in use by another tokgate: pid {os.getpid()} (" in said
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("command", ["bump", "bisect"])
@@ -83,8 +89,7 @@ def test_a_folder_that_does_not_say_its_host_is_not_taken_up(
     command: str, tmp_path: Path, engine_file: EngineFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun(command, tmp_path, engine_file)
-    (kept,) = (tmp_path / "results").glob(f"{command}-*/{FILE}")
-    kept.unlink()
+    kept(command, tmp_path).unlink()
     assert run([command, "--resume=latest", *within(tmp_path)]) == 2
     assert "does not say on which host class it was measured" in capsys.readouterr().err
 

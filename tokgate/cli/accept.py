@@ -79,6 +79,10 @@ def accept(
     )
     if facts.status != "complete":
         print(f"note: the run was {facts.status}; these profiles had been measured wholly before")
+    if facts.samples is None:
+        print(
+            "note: run.json tells neither number nor digest of its samples: whether they are whole is not known"
+        )
     for warning in facts.host_warnings or ():
         print(f"note: the host was warned of: {warning}")
     for path in written:
