@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -257,9 +258,24 @@ def server_args(message: bytes, where: Where) -> ev.Event | None:
     return ev.ServerArgs(time=where[0], rank=where[1], values=_literal_fields(text(message)))
 
 
+_PARSING = threading.Lock()
+"""CPython before 3.12.2 keeps one recursion count for all threads that build syntax trees (its issue 106905); when a
+collection in the middle of one lets another thread build, the first raises SystemError. Servers that start together
+print their arguments at the same moment."""
+
+
+def _parsed(expression: str) -> ast.expr:
+    with _PARSING:
+        try:
+            return ast.parse(expression, mode="eval").body
+        except SystemError:
+            # A thread that is not ours, such as one that prints a traceback, built a tree meanwhile.
+            return ast.parse(expression, mode="eval").body
+
+
 def _literal_fields(printed: str) -> Mapping[str, Any]:
     try:
-        node = ast.parse(printed.partition("=")[2].strip(), mode="eval").body
+        node = _parsed(printed.partition("=")[2].strip())
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return {}
     pairs: list[tuple[str, ast.expr]] = []
