@@ -193,3 +193,20 @@ def test_a_share_of_memory_that_is_none_is_said(setup: Setup, given: str) -> Non
     with pytest.raises(UsageFault, match="--mem-fraction-static is above 0 and below 1, not"):
         fit_together(asked(f"--mem-fraction-static={given}"), arms)
     assert fit_together(asked("--mem-fraction-static=0.4"), arms) is None
+
+
+def test_shares_of_memory_are_those_of_the_profiles_unless_a_flag_gives_one(setup: Setup) -> None:
+    engine = replace(setup.engine, kind="gpu")
+    profile = replace(setup.profiles["baseline"], mem_fraction=0.4)
+
+    def fit(*flags: str, mem_fraction: float | None = 0.4) -> str | None:
+        arms = [Arm(name, engine, replace(profile, mem_fraction=mem_fraction)) for name in "AB"]
+        asked = replace(setup, engine=engine, request=replace(setup.request, engine_flags=flags))
+        return fit_together(asked, arms)
+
+    assert fit() is None
+    assert fit("--sleep-on-idle") is None
+    assert "120 % of the GPU's memory" in (fit(mem_fraction=0.6) or "")
+    assert "120 % of the GPU's memory" in (fit("--mem-fraction-static", "0.6") or "")
+    assert "whole GPU" in (fit(mem_fraction=None) or "")
+    assert fit("--mem-fraction-static", "0.3", "--sleep-on-idle", mem_fraction=None) is None

@@ -184,7 +184,7 @@ def _fraction(text: str) -> float:
 
 def _static_share(setup: Setup, arm: Arm) -> float | None:
     flags = setup.request.engine_flags
-    for flag, value in zip(flags, [*flags[1:], ""], strict=True):
+    for flag, value in zip(flags, (*flags[1:], ""), strict=False):
         name, equals, given = flag.partition("=")
         if name == "--mem-fraction-static":
             return _fraction(given if equals else value)
