@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.bump import planted
 from benchmarks.bump.comparison import RIGHT, SPEED, Comparison, deciding, foreseen, judge
-from tokgate.bump.options import SEED_BITS, TOGETHER_MEM_FRACTION, TOGETHER_TOKENS
+from tokgate.bump.options import SEED_BITS
 from tokgate.bump.question import BumpAsk
 from tokgate.bump.servers import benches
 from tokgate.bump.stack import read_stack
@@ -29,6 +29,7 @@ from tokgate.bump.witness import Side
 from tokgate.config.engine import Engine, load_engine
 from tokgate.errors import HostFault, TokgateError
 from tokgate.gate import setup as gate_setup
+from tokgate.gate.blocks.neighbours import KV_TOKENS, MEM_FRACTION
 from tokgate.gate.blocks.runner import Arm, BlockPlan, BlockRunner
 from tokgate.gate.claim import claim
 from tokgate.gate.setup import Request, Setup
@@ -112,8 +113,8 @@ def _arguments() -> argparse.Namespace:
         "--delays", type=planted.delays, default="3,0.15", help="ms a step, @gpu: found, too small"
     )
     parser.add_argument("--parity", type=_list, default=("batch-1", "batch-8-shared", "long-context"))
-    parser.add_argument("--max-total-tokens", type=int, default=TOGETHER_TOKENS)
-    parser.add_argument("--mem-fraction", type=float, default=TOGETHER_MEM_FRACTION)
+    parser.add_argument("--max-total-tokens", type=int, default=KV_TOKENS)
+    parser.add_argument("--mem-fraction", type=float, default=MEM_FRACTION)
     parser.add_argument("--graph-max-bs", type=int, help="captures fewer graphs: a quicker start")
     parser.add_argument("--requests", type=int, help="of a run, where a large model makes runs long")
     parser.add_argument("--scatter-percent", type=float, default=13.0, help="assumed of a block's difference")

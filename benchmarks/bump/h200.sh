@@ -22,7 +22,7 @@ chain() { # NAME GPU OPTIONS...
   cat "$out/$name.txt"
   return "$code"
 }
-baseline() { chain baseline "$1" --profiles baseline --delays 1@gpu,0.15@gpu --runs 2; }
+baseline() { chain baseline "$1" --profiles baseline --delays 1@gpu,0.17@gpu --runs 2; }
 eagle3() { chain eagle3 "$1" --profiles eagle3-graphs --delays none --runs 3; }
 case "$which" in
   baseline | eagle3) "$which" 0 ;;

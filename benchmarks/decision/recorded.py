@@ -12,17 +12,19 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tokgate.config.engine import Engine
 from tokgate.config.gate import load_gate
-from tokgate.config.profiles import load_profiles
+from tokgate.config.profiles import Profile, load_profiles
 from tokgate.config.workloads import load_workloads
 from tokgate.gate.blocks import calibrations
 from tokgate.gate.blocks.calibrating import STAMP
 from tokgate.gate.blocks.journal import Journal
 from tokgate.gate.blocks.measured import MeasuredBlock
+from tokgate.gate.blocks.neighbours import beside_others
 from tokgate.gate.blocks.plan import Arm, BlockPlan
 
 CONFIG = Path(__file__).resolve().parents[2] / "perf_tests"
@@ -48,7 +50,7 @@ def session(folder: Path, scratch: Path) -> tuple[BlockPlan, list[MeasuredBlock]
             Engine(
                 kind=arm["kind"], version=arm["sglang"], name=arm["engine"], lock_digest=arm["lock_digest"]
             ),
-            load_profiles(CONFIG / "profiles.yaml").get(arm["profile"]),
+            _launched(load_profiles(CONFIG / "profiles.yaml").get(arm["profile"]), arm, facts["together"]),
         )
         for arm in facts["arms"]
     )
@@ -69,6 +71,10 @@ def session(folder: Path, scratch: Path) -> tuple[BlockPlan, list[MeasuredBlock]
     return plan, Journal(copy, now).take_up(), began.isoformat(timespec="seconds")
 
 
+def _launched(profile: Profile, arm: Mapping[str, Any], together: bool) -> Profile:
+    return beside_others(profile, arm["kind"]) if together else profile
+
+
 def pool(kept: Path, baselines: Path) -> list[Path]:
     """Write the calibrations of all sessions; those of one profile are pooled. Equal sessions give equal files."""
     limits = load_gate(CONFIG / "gate.yaml").metrics
@@ -76,7 +82,8 @@ def pool(kept: Path, baselines: Path) -> list[Path]:
     for folder in sessions(kept):
         with tempfile.TemporaryDirectory() as scratch:
             plan, blocks, began = session(folder, Path(scratch))
-        found = calibrations.from_blocks(plan, blocks, limits, began)
+        configured = load_profiles(CONFIG / "profiles.yaml").get(plan.arms[0].profile.name)
+        found = calibrations.from_blocks(plan, blocks, limits, began, configured.digest)
         written |= dict.fromkeys(calibrations.store(baselines, found))
     return list(written)
 

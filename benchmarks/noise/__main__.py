@@ -29,12 +29,12 @@ from typing import Any
 
 from benchmarks.noise.study import Study
 from tokgate import environments
-from tokgate.bump.options import TOGETHER_MEM_FRACTION, TOGETHER_TOKENS
 from tokgate.config.engine import Engine, resolve_engine
 from tokgate.config.gate import load_gate
 from tokgate.config.profiles import load_profiles
 from tokgate.config.workloads import load_workloads
 from tokgate.errors import TokgateError
+from tokgate.gate.blocks.neighbours import KV_TOKENS, MEM_FRACTION
 from tokgate.host.ports import free_port
 from tokgate.server.launch import start
 from tokgate.server.running import Server
@@ -58,8 +58,8 @@ def launch(engine: Engine, target: str, name: str, out: Path) -> Server:
     profile = load_profiles(ROOT / "perf_tests" / "profiles.yaml").get("baseline")
     capped: list[str] = []
     if engine.kind == "gpu":
-        profile = replace(profile, mem_fraction=TOGETHER_MEM_FRACTION)
-        capped = ["--max-total-tokens", str(TOGETHER_TOKENS)]
+        profile = replace(profile, mem_fraction=MEM_FRACTION)
+        capped = ["--max-total-tokens", str(KV_TOKENS)]
     gate = load_gate(ROOT / "perf_tests" / "gate.yaml")
     port = free_port()
     arguments = server_arguments(

@@ -11,7 +11,8 @@ import pytest
 from tests.blocks.conftest import VirtualBench
 from tokgate.config.workloads import Workload
 from tokgate.errors import Exited, Hang, SampleFault, UsageFault
-from tokgate.gate.blocks.arms import ServerBench, fit_together
+from tokgate.gate.blocks.arms import ServerBench
+from tokgate.gate.blocks.neighbours import crowded
 from tokgate.gate.blocks.plan import Arm, BlockPlan
 from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.setup import Setup
@@ -191,8 +192,8 @@ def test_a_share_of_memory_that_is_none_is_said(setup: Setup, given: str) -> Non
         return replace(setup, engine=engine, request=replace(setup.request, engine_flags=(flag,)))
 
     with pytest.raises(UsageFault, match="--mem-fraction-static is above 0 and below 1, not"):
-        fit_together(asked(f"--mem-fraction-static={given}"), arms)
-    assert fit_together(asked("--mem-fraction-static=0.4"), arms) is None
+        crowded(asked(f"--mem-fraction-static={given}"), arms)
+    assert crowded(asked("--mem-fraction-static=0.4"), arms) is None
 
 
 def test_shares_of_memory_are_those_of_the_profiles_unless_a_flag_gives_one(setup: Setup) -> None:
@@ -202,7 +203,7 @@ def test_shares_of_memory_are_those_of_the_profiles_unless_a_flag_gives_one(setu
     def fit(*flags: str, mem_fraction: float | None = 0.4) -> str | None:
         arms = [Arm(name, engine, replace(profile, mem_fraction=mem_fraction)) for name in "AB"]
         asked = replace(setup, engine=engine, request=replace(setup.request, engine_flags=flags))
-        return fit_together(asked, arms)
+        return crowded(asked, arms)
 
     assert fit() is None
     assert fit("--sleep-on-idle") is None

@@ -17,9 +17,11 @@ from scipy.stats import chi2
 
 from tests.blocks.conftest import VirtualBench
 from tokgate.analysis.calibration_file import read_calibration, write_calibration
+from tokgate.config.profiles import Profile
 from tokgate.errors import HostLocked, LoadFault, SampleFault
 from tokgate.gate.blocks import calibrating, calibrations
 from tokgate.gate.blocks.calibrating import Calibrated, store
+from tokgate.gate.blocks.neighbours import KV_TOKENS, MEM_FRACTION, SLEEP
 from tokgate.gate.blocks.plan import Arm, BlockPlan
 from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.setup import Setup, for_engine
@@ -229,8 +231,8 @@ def test_a_session_with_other_flags_or_another_model_is_not_gone_on_with(
 def who(setup: Setup, **parts: str) -> Identity:
     given = {
         "engine": "emulated", "engine_name": "e", "sglang_version": "0", "host_class": "virtual", "profile": "baseline",
-        "profile_digest": "p", "workload": "chat-bs1", "workload_digest": "w", "model": "", "launch": "l",
-        "started_at": "t",
+        "profile_digest": setup.profiles["baseline"].digest, "workload": "chat-bs1", "workload_digest": "w",
+        "model": "", "launch": "l", "started_at": "t",
     }  # fmt: skip
     return Identity(run=0, **(given | parts))
 
@@ -254,6 +256,31 @@ def test_a_calibration_serves_only_what_it_is_of(setup: Setup, plan: BlockPlan) 
     file(setup).write_text("schema: 9")
     with pytest.raises(SampleFault, match="not a calibration"):
         calibrations.known(root, who(setup), "output_tok_s", plan)
+
+
+def test_on_a_gpu_servers_are_bounded_and_the_calibration_is_the_profiles(setup: Setup) -> None:
+    """Two servers that start at once take each other's memory for their own: a share of .4 each would be a lottery."""
+    setup = replace(setup, engine=replace(setup.engine, kind="gpu"))
+    profile = setup.profiles["baseline"]
+    assert (profile.mem_fraction, profile.max_total_tokens) == (0.4, None)
+    launched: list[Profile] = []
+
+    class Watched(Hosts):
+        def __call__(self, setup: Setup, plan: BlockPlan, folder: Path) -> VirtualBench:
+            launched.extend(arm.profile for arm in plan.arms)
+            return super().__call__(setup, plan, folder)
+
+    calibrate(setup, ["baseline"], blocks=3, bench=Watched(), say=str)
+    assert [(p.mem_fraction, p.max_total_tokens, p.extra_flags) for p in launched] == [
+        (MEM_FRACTION, KV_TOKENS, (SLEEP,))
+    ] * 2
+    assert read_calibration(file(setup)).identity["profile_digest"] == profile.digest
+    whole = replace(profile, mem_fraction=None)
+    launched.clear()
+    elsewhere = replace(setup.request, results=setup.request.results / "whole")
+    setup = replace(setup, profiles={"baseline": whole}, request=elsewhere)
+    calibrate(setup, ["baseline"], blocks=3, bench=Watched(), say=str)
+    assert launched == [whole, whole], "one at a time: as configured"
 
 
 def test_an_edited_calibration_is_told_before_anything_is_started(setup: Setup) -> None:

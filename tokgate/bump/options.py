@@ -15,20 +15,13 @@ from tokgate.config.profiles import Profile
 from tokgate.emulator.scenario import locate
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate import setup as gate_setup
+from tokgate.gate.blocks.neighbours import KV_TOKENS, MEM_FRACTION, SLEEP, beside_others
 from tokgate.gate.parity import CASES
 from tokgate.gate.setup import Request, Setup
 from tokgate.load.sample import write_json
 
 FILE = "bump.json"
 SEED_BITS = 20
-TOGETHER_MEM_FRACTION = 0.7
-TOGETHER_TOKENS = 65536
-"""Servers that start at the same time on a GPU each take their neighbours' memory for their own use, so that a
-share of the GPU means nothing: a large one and a bounded KV cache is what they can agree on."""
-
-SLEEP = "--sleep-on-idle"
-"""An idle scheduler polls at a whole core otherwise, which may be the other half of the measured one's."""
-
 USUAL_PARITY = tuple(name for name in CASES if name != "many")
 
 
@@ -180,11 +173,10 @@ def _bounded(
     notes = []
     together = engine.kind != "emulated" and options.pairing != "apart"
     if together and engine.kind == "gpu":
-        fraction = fraction or TOGETHER_MEM_FRACTION
-        tokens = tokens or (None if all(p.max_total_tokens for p in profiles) else TOGETHER_TOKENS)
+        bound = tokens or (None if all(p.max_total_tokens for p in profiles) else KV_TOKENS)
         notes.append(
-            f"several servers at once: KV caches bounded at {tokens or 'their own'} tokens "
-            f"(mem_fraction {fraction:g}), {SLEEP}; --one-at-a-time keeps the profiles as they are"
+            f"several servers at once: KV caches bounded at {bound or 'their own'} tokens "
+            f"(mem_fraction {fraction or MEM_FRACTION:g}), {SLEEP}; --one-at-a-time keeps the profiles as they are"
         )
     elif together:
         notes.append(f"several servers at once: {SLEEP}; --one-at-a-time keeps the profiles as they are")
@@ -195,7 +187,7 @@ def _bounded(
             changed = replace(changed, mem_fraction=fraction)
         if tokens is not None:
             changed = replace(changed, max_total_tokens=min(tokens, profile.max_total_tokens or tokens))
-        if together and SLEEP not in profile.extra_flags:
-            changed = replace(changed, extra_flags=(*profile.extra_flags, SLEEP))
+        if together:
+            changed = beside_others(changed, engine.kind, fraction)
         found.append(changed)
     return found, notes

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tokgate.config.workloads import Workload
-from tokgate.errors import TokgateError, UsageFault
+from tokgate.errors import TokgateError
 from tokgate.gate.blocks.runner import Arm, ArmFailed, BlockPlan
 from tokgate.gate.measurement import Measurer
 from tokgate.gate.results import Shelf
@@ -28,9 +28,6 @@ Extras = Callable[[Arm, Server, Started], Mapping[str, object]]
 
 SEEDS_PER_PLAN = 4096
 """Launches of an emulated engine that a plan's seed keeps apart."""
-
-ROOM = 0.92
-"""Share of a GPU's memory that the servers' static shares may take together; the rest is activations."""
 
 
 class ServerBench:
@@ -155,37 +152,3 @@ def _all_of(tasks: Mapping[str, Callable[[], T]]) -> list[T]:
         if isinstance(error, TokgateError):
             raise ArmFailed(name, error)
     return [future.result() for future in futures.values()]
-
-
-def fit_together(setup: Setup, arms: Sequence[Arm]) -> str | None:
-    """Why the servers of these arms cannot be up at once; ``None`` when they can."""
-    if setup.engine.kind != "gpu":
-        return None
-    shares = [_static_share(setup, arm) for arm in arms]
-    if any(share is None for share in shares):
-        return (
-            "a server that is given no memory fraction takes the whole GPU: set mem_fraction in the profile"
-        )
-    total = sum(share or 0.0 for share in shares)
-    if total > ROOM:
-        return f"the profiles ask for {100 * total:.0f} % of the GPU's memory together (room: {100 * ROOM:.0f} %)"
-    return None
-
-
-def _fraction(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < 1:
-        raise UsageFault(f"--engine-flag: --mem-fraction-static is above 0 and below 1, not '{text}'")
-    return found
-
-
-def _static_share(setup: Setup, arm: Arm) -> float | None:
-    flags = setup.request.engine_flags
-    for flag, value in zip(flags, (*flags[1:], ""), strict=False):
-        name, equals, given = flag.partition("=")
-        if name == "--mem-fraction-static":
-            return _fraction(given if equals else value)
-    return arm.profile.mem_fraction

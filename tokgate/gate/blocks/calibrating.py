@@ -16,8 +16,9 @@ from tokgate.baselines import STARTUP
 from tokgate.config.profiles import Profile
 from tokgate.errors import UsageFault
 from tokgate.gate.blocks import calibrations
-from tokgate.gate.blocks.arms import ServerBench, fit_together
+from tokgate.gate.blocks.arms import ServerBench
 from tokgate.gate.blocks.bench import Bench
+from tokgate.gate.blocks.neighbours import side_by_side
 from tokgate.gate.blocks.plan import RUNS_PER_ARM, Arm, BlockPlan
 from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.setup import Setup
@@ -115,20 +116,24 @@ def store(setup: Setup, runner: BlockRunner, folder: Path) -> list[Path]:
     """Make the session's calibrations from its blocks, as often as wanted, and store them."""
     started_at = datetime.datetime.strptime(folder.name, STAMP).replace(tzinfo=datetime.UTC)
     found = calibrations.from_blocks(
-        runner.plan, runner.blocks, setup.gate.metrics, started_at.isoformat(timespec="seconds")
+        runner.plan,
+        runner.blocks,
+        setup.gate.metrics,
+        started_at.isoformat(timespec="seconds"),
+        setup.profiles[runner.plan.arms[0].profile.name].digest,
     )
     return calibrations.store(setup.request.baselines, found)
 
 
 def _session(setup: Setup, profile: Profile, runs_per_arm: int, blocks: int) -> tuple[Path, BlockPlan]:
     """The session to be taken up, or a new one, and its plan."""
-    arms = (Arm("A", setup.engine, profile), Arm("B", setup.engine, profile))
+    arms, together = side_by_side(setup, [Arm(name, setup.engine, profile) for name in "AB"])
     plan = BlockPlan(
         arms,
         tuple(setup.workloads.values()),
         seed=secrets.randbelow(2**20),
         runs_per_arm=runs_per_arm,
-        together=fit_together(setup, arms) is None,
+        together=together,
         engine_flags=setup.request.engine_flags,
         model=setup.request.model,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -37,7 +38,11 @@ def identity_of(identity: Identity, plan: BlockPlan) -> dict[str, str]:
 
 
 def from_blocks(
-    plan: BlockPlan, blocks: Sequence[MeasuredBlock], limits: Mapping[str, Limit], started_at: str
+    plan: BlockPlan,
+    blocks: Sequence[MeasuredBlock],
+    limits: Mapping[str, Limit],
+    started_at: str,
+    profile_digest: str,
 ) -> dict[tuple[str, str], Calibration]:
     """What A/A blocks say, one session a metric and workload. The same blocks give the same figures.
 
@@ -46,6 +51,7 @@ def from_blocks(
         blocks: of that plan.
         limits: metrics of interest; those that every launch of a workload reports are calibrated.
         started_at: of the session, UTC, ISO 8601.
+        profile_digest: of the profile as configured; servers that are up at once are launched with bounds besides.
 
     Returns:
         By workload and metric; start-up times under the workload ``startup``.
@@ -58,7 +64,7 @@ def from_blocks(
             for block in blocks
             if workload in block.arms[first].workloads
         ]
-        identity = pairs[0][0].samples[0].identity
+        identity = replace(pairs[0][0].samples[0].identity, profile_digest=profile_digest)
         for metric, limit in limits.items():
             if not all(
                 _can_be_judged(workload, side.series(metric), limit) for pair in pairs for side in pair

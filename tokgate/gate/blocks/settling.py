@@ -17,9 +17,10 @@ from tokgate.config.profiles import Profile
 from tokgate.config.workloads import Workload
 from tokgate.errors import HostFault, TokgateError
 from tokgate.gate.blocks import calibrations
-from tokgate.gate.blocks.arms import ServerBench, fit_together
+from tokgate.gate.blocks.arms import ServerBench
 from tokgate.gate.blocks.bench import Bench
 from tokgate.gate.blocks.deciding import Deciding, Question, spend
+from tokgate.gate.blocks.neighbours import side_by_side
 from tokgate.gate.blocks.plan import RUNS_PER_ARM, Arm, BlockPlan
 from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.blocks.words import Answer, Claim, answered, ends_gain
@@ -204,12 +205,13 @@ class Settling:
         calibrated: bool,
     ) -> tuple[Deciding | None, tuple[str, ...]]:
         setup = self._setup
+        launched, together = side_by_side(setup, arms)
         plan = BlockPlan(
-            arms,
+            launched,
             tuple(workloads),
             seed=sum(self._folder.name.encode()) % 2**20,
             runs_per_arm=RUNS_PER_ARM,
-            together=fit_together(setup, arms) is None,
+            together=together,
         )
         folder = self._folder / "blocks" / name
         questions: list[Question] = []
