@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,8 +11,14 @@ import pytest
 
 from tests.gate.runs import tokgate
 from tokgate import accepting
+from tokgate.bump import witness
+from tokgate.config.engine import EngineKind
 from tokgate.config.gate import load_gate
+from tokgate.gate.blocks import arms
+from tokgate.gate.blocks.arms import ServerBench
+from tokgate.gate.blocks.plan import Arm, BlockPlan
 from tokgate.gate.judge import Judge
+from tokgate.gate.setup import Setup
 from tokgate.gate.started import Started
 from tokgate.gate.starts import Starts, verdict
 from tokgate.gate.watch import memory
@@ -110,3 +117,44 @@ def test_where_memory_is_not_gated_there_is_no_case_of_it_and_no_skip(tmp_path: 
     done = tokgate(*asked, "-k=startup or memory", "--collect-only", "-q", "-p", "no:cacheprovider")
     assert "test_startup[baseline]" in done.stdout
     assert "test_memory" not in done.stdout
+
+
+def test_a_bump_tells_what_a_process_holds_and_not_what_became_less_beside_others() -> None:
+    said = {"memory_usage": {"weight": 30.04, "kvcache": 8.0, "graph": -0.82, "token_capacity": 65536}}
+    ready = server(
+        server_info={"internal_states": [said], "max_total_num_tokens": 65536}, rss_mib=lambda: 17692.34
+    )
+    (start,) = started(gpu_memory_mib=25810.0).good
+    start = replace(start, captures=(Capture("target-verify", "TP0", 3.0, -0.99),))
+    held = {"kv_cache_tokens": 65536.0, "gpu_memory_mib": 25810.0, "resident_mib": 17692.3}
+    assert witness.memory(ready, start, alone=False) == held
+    free = {"weight_gb": 30.04, "kvcache_gb": 8.0, "graph_gb": -0.82, "graph_captures_gb": -0.99}
+    assert witness.memory(ready, start, alone=True) == held | free
+
+
+@pytest.mark.parametrize(
+    ("kind", "together", "wanted"),
+    [("gpu", True, True), ("gpu", False, False), ("cpu", True, False), ("emulated", True, False)],
+)
+def test_servers_of_a_block_on_a_gpu_are_measured_as_crowded(
+    kind: EngineKind,
+    together: bool,
+    wanted: bool,
+    setup: Setup,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(arms, "Measurer", lambda *_, crowded, **__: told.append(crowded))
+    engine = replace(setup.engine, kind=kind)
+    profile = setup.profiles["baseline"]
+    plan = BlockPlan(
+        tuple(Arm(name, engine, profile) for name in "AB"),
+        tuple(setup.workloads.values()),
+        1,
+        together=together,
+    )
+    bench = ServerBench(setup, plan, tmp_path)
+    for arm in plan.arms:
+        bench._rig(0, arm, tuple)
+    assert told == [wanted, wanted]

@@ -29,6 +29,7 @@ def benches(setup: Setup, folder: Path, parity: Sequence[str]) -> MakeBench:
             setup.gate.parity.get(setup.engine.kind, ParitySizes()),
             parity,
             folder / "parity",
+            crowded=plan.together and setup.engine.kind == "gpu",
             limit_s=setup.gate.deadlines.request_total_s,
         )
         if any((below / "blocks").glob("*.json")):

@@ -33,6 +33,7 @@ class Witness:
         sizes: of the cases of greedy parity.
         parity: names of the cases; put to each side of a profile once.
         folder: where a diverging case is written.
+        crowded: whether servers start on the same GPU at the same time.
         limit_s: longest wait for an answer.
     """
 
@@ -43,8 +44,10 @@ class Witness:
         parity: Collection[str],
         folder: Path,
         *,
+        crowded: bool,
         limit_s: float,
     ) -> None:
+        self._crowded = crowded
         self._sides = sides
         self._sizes = sizes
         self._parity_names = parity
@@ -62,7 +65,7 @@ class Witness:
         """See :data:`tokgate.gate.blocks.arms.Extras`."""
         facts = read_facts(server.log_path, server.model_info)
         told: dict[str, object] = {
-            "memory": memory(server, started),
+            "memory": memory(server, started, alone=not self._crowded),
             "captures": None if facts.captures is None else {k: list(v) for k, v in facts.captures.items()},
             "hybrid_line": facts.hybrid_line,
             "architectures": list(facts.architectures),
@@ -113,15 +116,25 @@ class Witness:
             raise
 
 
-def memory(server: Server, started: Started) -> dict[str, float]:
-    """What the server says of its memory, unit in the name; what it does not say is absent."""
+def memory(server: Server, started: Started, *, alone: bool) -> dict[str, float]:
+    """Memory of a launch, unit in the name; what is not told is absent.
+
+    Args:
+        alone: whether nothing else started on its GPU meanwhile. SGLang tells weights and graphs by what became less
+            on the whole GPU: beside others (seen on an H200: -0.8 to 40 GB for the same graphs) that is anybody's.
+    """
     info = read_server_info(server.server_info)
-    found = {f"{name}_gb": value for name, value in info.memory_gb.items()}
+    found: dict[str, float] = {}
+    if alone:
+        found |= {f"{name}_gb": value for name, value in info.memory_gb.items()}
+        captured = [capture.gb for capture in started.captures if capture.gb is not None]
+        if captured:
+            found["graph_captures_gb"] = sum(captured)
     if info.max_total_tokens is not None:
         found["kv_cache_tokens"] = float(info.max_total_tokens)
-    captured = [capture.gb for capture in started.captures if capture.gb is not None]
-    if captured:
-        found["graph_captures_gb"] = sum(captured)
+    held = started.sample.metrics.get("gpu_memory_mib")
+    if held is not None:
+        found["gpu_memory_mib"] = held
     found["resident_mib"] = round(server.rss_mib(), 1)
     return found
 

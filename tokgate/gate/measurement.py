@@ -48,6 +48,7 @@ class Measurer:
         results: where Samples go.
         starter: knows which model a profile serves.
         beside: processes of other servers that the gate keeps up on the same GPUs.
+        crowded: whether other servers start on the same GPUs at the same time, as those of a block do.
         patience: see :class:`~tokgate.gate.runs.Runs`.
 
     Attributes:
@@ -61,9 +62,11 @@ class Measurer:
         starter: Starter,
         *,
         beside: Callable[[], Iterable[int]] = tuple,
+        crowded: bool = False,
         patience: int = PATIENCE,
     ) -> None:
         self._patience = patience
+        self._crowded = crowded
         self._setup = setup
         self._watch = Watch(setup, beside)
         self.blind = Blind(setup.engine.kind)
@@ -95,7 +98,7 @@ class Measurer:
             metrics[name] = metrics.get(name, 0.0) + phase.seconds
         metrics["startup_s"] = server.startup_s
         alone = self._setup.request.start_together == 1
-        metrics |= memory(server, alone=alone)
+        metrics |= memory(server, alone=alone and not self._crowded)
         sample = Sample(
             identity=self._identity(server, profile, STARTUP if alone else STARTUP_TOGETHER, "", run=0),
             requests=(),

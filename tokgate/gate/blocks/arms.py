@@ -84,8 +84,10 @@ class ServerBench:
         shelf = self._shelves[arm.name]
         seed = self._plan.seed * SEEDS_PER_PLAN + number * len(self._names) + self._names.index(arm.name)
         starter = Starter(setup, shelf, launch_seed=seed)
+        crowded = self._plan.together and arm.engine.kind == "gpu"
         # A slow CPU meets both arms, whose runs interleave: nothing is set aside for it.
-        return _Rig(arm, starter, Measurer(setup, shelf, starter, beside=beside, patience=0))
+        measurer = Measurer(setup, shelf, starter, beside=beside, crowded=crowded, patience=0)
+        return _Rig(arm, starter, measurer)
 
     def _judge(self, ends: Mapping[str, Sequence[Teardown]]) -> None:
         """A server that would not end is a hang; what it left behind is said."""
