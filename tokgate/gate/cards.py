@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tokgate.config.engine import Engine
 from tokgate.config.profiles import Profile
+from tokgate.errors import UsageFault
 from tokgate.host import gpu
+from tokgate.host.visible import visible_indices
+
+_CHOOSE = "choose GPUs with CUDA_VISIBLE_DEVICES, in the engine file or in the shell"
+_RANKS = "give tp in the profile"
+PLACING = {
+    "--base-gpu-id": _CHOOSE,
+    "--gpu-id-step": _CHOOSE,
+    "--tp": _RANKS,
+    "--tp-size": _RANKS,
+    "--tensor-parallel-size": _RANKS,
+}
+"""Flags that say on which GPUs a server is -> what to do instead."""
 
 
 def visible(engine: Engine) -> tuple[str, ...] | None:
@@ -20,7 +33,7 @@ def visible(engine: Engine) -> tuple[str, ...] | None:
     nvml = gpu.open_nvml()
     if isinstance(nvml, str):
         return None
-    return tuple(nvml.names(gpu.visible_indices(nvml, engine.env, nvml.count)))
+    return tuple(nvml.names(visible_indices(nvml, engine.env, nvml.count)))
 
 
 def driver(engine: Engine) -> str | None:
@@ -29,6 +42,27 @@ def driver(engine: Engine) -> str | None:
         return None
     nvml = gpu.open_nvml()
     return None if isinstance(nvml, str) else nvml.driver
+
+
+def check_place(engine: Engine, profiles: Iterable[Profile], flags: Sequence[str]) -> None:
+    """Whether a GPU engine's servers will be on the GPUs that the run locks and watches.
+
+    Args:
+        flags: ``--engine-flag``.
+
+    Raises:
+        UsageFault: a flag puts them on others, or on more.
+    """
+    if engine.kind != "gpu":
+        return
+    given = {"--engine-flag": flags} | {f"extra_flags of {p.name}": p.extra_flags for p in profiles}
+    for where, items in given.items():
+        for flag in (item.partition("=")[0] for item in items):
+            if flag in PLACING:
+                raise UsageFault(
+                    f"{where}: {flag} takes the server to GPUs that this run neither locks nor watches",
+                    [PLACING[flag]],
+                )
 
 
 def lacking(profile: Profile, names: tuple[str, ...] | None) -> str | None:

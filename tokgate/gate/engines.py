@@ -104,4 +104,4 @@ def kind_in(expression: str) -> EngineKind | None:
 def _gpu_names() -> list[str]:
     """NVML names of this host's GPUs; empty without a driver."""
     nvml = gpu.open_nvml()
-    return [] if isinstance(nvml, str) else [nvml.gpu(index).name for index in range(nvml.count)]
+    return [] if isinstance(nvml, str) else nvml.names(nvml.permitted())

@@ -12,6 +12,7 @@ from tokgate.host import gpu
 from tokgate.host.canary import Canary
 from tokgate.host.contention import Snapshot, difference, snapshot
 from tokgate.host.proc import Process, title
+from tokgate.host.visible import visible_indices
 from tokgate.load.sample import Sample
 from tokgate.server.running import Server
 
@@ -145,4 +146,4 @@ def _open(setup: Setup) -> tuple[gpu.Nvml, list[int]] | None:
     nvml = gpu.open_nvml()
     if isinstance(nvml, str):
         return None
-    return nvml, gpu.visible_indices(nvml, setup.engine.env, setup.ranks)
+    return nvml, visible_indices(nvml, setup.engine.env, setup.ranks)

@@ -100,8 +100,7 @@ class Nvml:
 
     def processes(self, index: int) -> tuple[GpuProcess, ...] | None:
         """Who holds memory on a GPU; ``None`` where NVML does not say."""
-        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-        raw = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        raw = self._of(index, self._nvml.nvmlDeviceGetComputeRunningProcesses)
         if raw is None:
             return None
         return tuple(
@@ -115,37 +114,34 @@ class Nvml:
 
     def used_mib(self, indices: Sequence[int]) -> dict[int, int]:
         """Device memory in use, by GPU index; a GPU that does not answer is left out."""
-        nvml = self._nvml
-        memory = {
-            i: self._ask(lambda i: nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(i)), i)
-            for i in indices
-        }
+        memory = {i: self._of(i, self._nvml.nvmlDeviceGetMemoryInfo) for i in indices}
         return {index: int(found.used) // MIB for index, found in memory.items() if found is not None}
 
     def busy_percent(self, index: int) -> int | None:
         """Percent of the last tenths of a second in which a kernel ran; ``None`` where NVML does not say."""
-        used = self._ask(
-            lambda i: self._nvml.nvmlDeviceGetUtilizationRates(self._nvml.nvmlDeviceGetHandleByIndex(i)),
-            index,
-        )
+        used = self._of(index, self._nvml.nvmlDeviceGetUtilizationRates)
         return None if used is None else int(used.gpu)
 
+    def permitted(self) -> list[int]:
+        """Indices of the GPUs that this process may use; one that does not answer for another reason is among them."""
+        refused = self._nvml.NVMLError_NoPermission
+        return [index for index in range(self.count) if not isinstance(self.silence(index), refused)]
+
+    def silence(self, index: int) -> Exception | None:
+        """Why a GPU does not answer; ``None`` when it does."""
+        try:
+            self._nvml.nvmlDeviceGetUUID(self._nvml.nvmlDeviceGetHandleByIndex(index))
+        except self.error as error:
+            return error
+        return None
+
     def uuids(self) -> list[str]:
-        """UUIDs in the order of the indices."""
-        nvml = self._nvml
-        return [
-            _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))) or ""
-            for index in range(self.count)
-        ]
+        """UUIDs in the order of the indices; empty for a GPU that does not answer."""
+        return [_text(self._of(index, self._nvml.nvmlDeviceGetUUID)) or "" for index in range(self.count)]
 
     def names(self, indices: Sequence[int]) -> list[str]:
         """Names of GPUs; ``unknown`` for one that does not answer."""
-        nvml = self._nvml
-        found = (
-            self._ask(lambda i: nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(i)), i)
-            for i in indices
-        )
-        return [_text(name) or "unknown" for name in found]
+        return [_text(self._of(index, self._nvml.nvmlDeviceGetName)) or "unknown" for index in indices]
 
     def throttle_s(self, indices: Sequence[int]) -> dict[tuple[int, str], float]:
         """Time for which power or heat slowed a GPU down since boot, by index and cause, seconds."""
@@ -153,9 +149,8 @@ class Nvml:
         policies = {"power": nvml.NVML_PERF_POLICY_POWER, "thermal": nvml.NVML_PERF_POLICY_THERMAL}
         found = {}
         for index in indices:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
             for cause, policy in policies.items():
-                status = self._ask(nvml.nvmlDeviceGetViolationStatus, handle, policy)
+                status = self._of(index, nvml.nvmlDeviceGetViolationStatus, policy)
                 if status is not None:
                     found[index, cause] = status.violationTime / 1e9
         return found
@@ -163,8 +158,9 @@ class Nvml:
     def link(self, first: int, second: int) -> str:
         """How two GPUs are joined: ``NVLink x18``, or the nearest common ancestor on PCIe."""
         nvml, ask = self._nvml, self._ask
-        one = nvml.nvmlDeviceGetHandleByIndex(first)
-        two = nvml.nvmlDeviceGetHandleByIndex(second)
+        one, two = (ask(nvml.nvmlDeviceGetHandleByIndex, index) for index in (first, second))
+        if one is None or two is None:
+            return "unknown"
         lanes = sum(bool(ask(nvml.nvmlDeviceGetNvLinkState, one, link)) for link in range(18))
         if lanes and ask(nvml.nvmlDeviceGetP2PStatus, one, two, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == 0:
             return f"NVLink x{lanes}"
@@ -181,6 +177,11 @@ class Nvml:
         best = ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
         widest = ask(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
         return f"gen{generation} x{width} (max gen{best} x{widest})"
+
+    def _of(self, index: int, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a GPU answers; ``None`` where it does not."""
+        handle = self._ask(self._nvml.nvmlDeviceGetHandleByIndex, index)
+        return None if handle is None else self._ask(function, handle, *arguments)
 
     def _ask(self, function: Callable[..., Any] | None, *arguments: Any) -> Any:
         if function is None:
@@ -208,11 +209,24 @@ def within(seconds: float, function: Callable[[], T], default: T) -> T:
     """What a function gives, or ``default`` when it takes longer: a GPU that fell off its bus holds NVML.
 
     The thread that is held stays behind; it is a daemon.
+
+    Raises:
+        Exception: whatever the function raises, here and not in the thread, where nobody would see it.
     """
     found: list[T] = []
-    thread = threading.Thread(target=lambda: found.append(function()), name="tokgate-nvml", daemon=True)
+    raised: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            found.append(function())
+        except Exception as error:  # noqa: BLE001 - handed on, whatever it is
+            raised.append(error)
+
+    thread = threading.Thread(target=ask, name="tokgate-nvml", daemon=True)
     thread.start()
     thread.join(seconds)
+    if raised:
+        raise raised[0]
     return found[0] if found else default
 
 
@@ -221,26 +235,6 @@ def throttle_reasons(mask: int) -> tuple[str, ...]:
     known = {**THROTTLE, **IDLE_REASONS}
     unknown = [f"reason 0x{1 << bit:x}" for bit in range(64) if mask >> bit & 1 and 1 << bit not in known]
     return (*(name for bit, name in THROTTLE.items() if mask & bit), *unknown)
-
-
-def visible_indices(nvml: Nvml, env: Mapping[str, str], count: int) -> list[int]:
-    """NVML indices of the GPUs that an engine with that environment uses.
-
-    Args:
-        env: its CUDA_VISIBLE_DEVICES (numbers or UUIDs) selects; absent: all.
-        count: how many GPUs the engine uses (tensor parallel size).
-    """
-    wanted = env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if wanted is None:
-        return list(range(nvml.count))[:count]
-    uuids = nvml.uuids()
-    found = []
-    for item in filter(None, (part.strip() for part in wanted.split(","))):
-        if item.isdigit() and int(item) < nvml.count:
-            found.append(int(item))
-        else:
-            found += [index for index, uuid in enumerate(uuids) if uuid.startswith(item)]
-    return found[:count]
 
 
 def host_class(kind: str, gpu_names: Sequence[str] = (), scenario: str | None = None) -> str:

@@ -21,8 +21,14 @@ def examine(nvml: Nvml | str, gpus: Sequence[int] | None) -> list[Finding]:
     """Driver, every GPU, their links, and the driver's error messages."""
     if isinstance(nvml, str):
         return [Finding("gpu", "absent", f"no GPU: {nvml}", "only the emulated and the cpu engine can run")]
-    indices = [index for index in range(nvml.count) if gpus is None or index in gpus]
+    indices = nvml.permitted() if gpus is None else [index for index in range(nvml.count) if index in gpus]
     findings = [_driver(nvml)]
+    if gpus is None:
+        findings += [
+            Finding(f"gpu{index}", "absent", f"not for this process to use: {nvml.silence(index)}")
+            for index in range(nvml.count)
+            if index not in indices
+        ]
     if not indices:
         asked = "" if gpus is None else f" of those asked ({', '.join(map(str, gpus))})"
         findings.append(Finding("gpu", "unfit", f"the driver shows no GPU{asked}", "nvidia-smi -L"))
