@@ -1,0 +1,146 @@
+"""GPUs as real hosts have them: lost, hidden, unlike, shared with a container; and configurations that miss them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gate.runs import ROOT
+from tests.gpukind.hosts import GpuHost
+from tests.host.fake_nvml import HEALTHY, FakeNvml, NVMLError
+from tokgate.config.profiles import load_profiles
+from tokgate.errors import ConfigFault, HostFault, UsageFault
+from tokgate.gate import engines, share
+from tokgate.gate import setup as gate_setup
+from tokgate.gate.claim import claim
+from tokgate.gate.watch import Watch
+from tokgate.host import contention, fitness, gpu
+from tokgate.host.gpu import Nvml
+
+Read = Callable[..., gate_setup.Setup]
+LOST = {"fault": NVMLError("GPU is lost")}
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
+    """Reads a request on a host with such GPUs."""
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TOKGATE_RUNTIME_DIR", str(tmp_path / "locks"))
+    monkeypatch.setattr(contention, "steal_s", lambda: 0.0)
+
+    def at(
+        *cards: dict[str, Any], env: dict[str, str] | None = None, flags: tuple[str, ...] = ()
+    ) -> gate_setup.Setup:
+        nvml = Nvml(FakeNvml([{**HEALTHY, **card} for card in cards]))
+        for module in (gpu, fitness):
+            monkeypatch.setattr(module, "open_nvml", lambda: nvml)
+        file = tmp_path / "engine.yaml"
+        file.write_text(f"kind: gpu\nversion: 0.5.15.post1\npython: python3\nenv: {env or {}}\n")
+        return gate_setup.read(
+            gate_setup.Request(
+                folder=ROOT / "perf_tests",
+                results=tmp_path,
+                baselines=tmp_path,
+                engine=str(file),
+                profiles=("baseline",),
+                engine_flags=flags,
+            )
+        )
+
+    return at
+
+
+def refused(setup: gate_setup.Setup) -> HostFault:
+    with pytest.raises(HostFault) as caught, claim(setup):
+        raise AssertionError("claimed")
+    return caught.value
+
+
+def test_a_lost_gpu_is_refused_in_words(read: Read) -> None:
+    fault = refused(read(LOST))
+    assert (fault.headline, *fault.details) == (
+        "GPU 0 does not answer: GPU is lost",
+        "sudo dmesg | grep -i nvrm",
+    )
+    # The control: the one beside it is as good as ever.
+    assert refused(
+        read(LOST, {"processes": [(1, 5)]}, env={"CUDA_VISIBLE_DEVICES": "1"})
+    ).headline.startswith("this host is not fit to measure on: gpu1.free")
+
+
+def test_a_lost_gpu_does_not_hinder_the_choice_of_an_engine(read: Read) -> None:
+    """The gate without --engine on such a host."""
+    read(LOST, {})
+    with pytest.raises(UsageFault, match="no GPU engine"):
+        engines.choose(None, None)
+
+
+def test_hidden_gpus_are_told_by_what_hides_them(read: Read) -> None:
+    fault = refused(read({}, {}, env={"CUDA_VISIBLE_DEVICES": ""}))
+    assert fault.headline == "the profiles need 1 GPU and none is visible"
+    assert fault.details == ("CUDA_VISIBLE_DEVICES= (of the engine): it is empty, which hides every GPU",)
+
+
+def test_unlike_gpus_must_be_numbered(read: Read) -> None:
+    mixed = ({"name": "NVIDIA L4"}, {"processes": [(1, 5)]})
+    assert "unlike GPUs" in refused(read(*mixed)).headline
+    ordered = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
+    assert "gpu1.free" in refused(read(*mixed, env=ordered)).headline
+
+
+def test_a_gpu_that_is_lost_while_it_is_watched_leaves_its_counters_out(read: Read) -> None:
+    watch = Watch(read({}), tuple)
+    assert watch.snapshot([]).throttle_s
+    opened = gpu.open_nvml()
+    assert isinstance(opened, Nvml)
+    opened._nvml.cards[0]["fault"] = NVMLError("GPU is lost")
+    seen = watch.snapshot([])
+    assert seen.throttle_s == {} and seen.foreign is None
+
+
+@pytest.mark.parametrize("flag", ["--base-gpu-id=1", "--tp-size"])
+def test_flags_that_take_a_server_to_other_gpus_are_refused(read: Read, flag: str) -> None:
+    with pytest.raises(UsageFault, match=f"{flag.partition('=')[0]} takes the server to GPUs"):
+        read({}, {}, flags=(flag, "2"))
+    assert read({}, {}, flags=("--schedule-policy", "lpm")).engine.kind == "gpu"
+
+
+def test_shares_need_an_engine_that_leaves_the_choice_to_them(read: Read) -> None:
+    with pytest.raises(UsageFault, match="sets CUDA_VISIBLE_DEVICES for all"):
+        share.deal(read({}, {}, env={"CUDA_VISIBLE_DEVICES": "0"}), (0, 1), emulated=False)
+    assert share.deal(read({}, {}), (0, 1), emulated=False) == [share.Share((0,), ("baseline",))]
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"])
+def test_a_profile_chooses_no_gpus(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "profiles.yaml"
+    file.write_text(f"profiles:\n  a:\n    env: {{{name}: '1'}}\n")
+    with pytest.raises(ConfigFault, match="engine file or the shell selects"):
+        load_profiles(file)
+    file.write_text("profiles:\n  a:\n    env: {NCCL_DEBUG: WARN}\n")
+    assert load_profiles(file).get("a").env == {"NCCL_DEBUG": "WARN"}
+
+
+@pytest.mark.parametrize("processes", ["host", "unsized", "unlisted"])
+@pytest.mark.slow
+def test_servers_started_together_where_nvml_does_not_tell_whose_memory_it_is(
+    tmp_path: Path, processes: str
+) -> None:
+    """Neither the memory of all, nor 0, is that of one; and none waits for its neighbour's to be given back."""
+    host = GpuHost(tmp_path)
+    finished = host.gate(
+        "--profiles=baseline,baseline-eager,eagle3-graphs",
+        "--start-together=2",
+        "--runs=1",
+        "-k=memory",
+        FAKE_NVML_PROCESSES=processes,
+    )
+    assert finished.code == 0 or "MISSING" in finished.output, finished.output
+    for profile in ("baseline", "baseline-eager"):
+        told = "gpu_memory_mib: neither this host nor the engine tells whose it is"
+        assert f"{told}" in finished.one(f"startup-together[{profile}]", "gpu_memory_mib").headline
+    assert "not given back" not in finished.output, finished.output
