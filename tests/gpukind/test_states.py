@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,17 @@ import pytest
 
 from tests.gate.runs import ROOT
 from tests.gpukind.hosts import GpuHost
-from tests.host.fake_nvml import HEALTHY, FakeNvml, NVMLError
+from tests.host.fake_nvml import HEALTHY, FakeNvml, NVMLError, nvml_of
+from tokgate.cli import reap
 from tokgate.config.profiles import load_profiles
 from tokgate.errors import ConfigFault, HostFault, UsageFault
 from tokgate.gate import engines, share
 from tokgate.gate import setup as gate_setup
 from tokgate.gate.claim import claim
 from tokgate.gate.watch import Watch
-from tokgate.host import contention, fitness, gpu
+from tokgate.host import contention, fitness, gpu, proc
 from tokgate.host.gpu import Nvml
+from tokgate.server import forensics
 
 Read = Callable[..., gate_setup.Setup]
 LOST = {"fault": NVMLError("GPU is lost")}
@@ -123,6 +126,23 @@ def test_a_profile_chooses_no_gpus(tmp_path: Path, name: str) -> None:
         load_profiles(file)
     file.write_text("profiles:\n  a:\n    env: {NCCL_DEBUG: WARN}\n")
     assert load_profiles(file).get("a").env == {"NCCL_DEBUG": "WARN"}
+
+
+def test_evidence_says_what_nvml_does_not_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = proc.read(os.getpid())
+    assert own is not None
+    card = {"processes": [(own.pid, None)], "utilisation": None, "clock": None}
+    monkeypatch.setattr(gpu, "open_nvml", lambda: nvml_of(card))
+    lines, summary = forensics._gpus([own])
+    assert summary == [f"GPU 0: {proc.title(own)} ({own.pid}) holds MiB not known, utilisation not reported"]
+    assert "utilisation not reported, SM clock not reported" in lines[0]
+    assert not [line for line in lines if "None" in line]
+    assert reap._gpu_mib() == {own.pid: None}
+    # The control: two GPUs that say it are added up.
+    two = {"processes": [(own.pid, 700)]}
+    monkeypatch.setattr(gpu, "open_nvml", lambda: nvml_of(two, two))
+    assert reap._gpu_mib() == {own.pid: 1400}
+    assert forensics._gpus([own])[1][0].endswith("holds 700 MiB, utilisation 0 %")
 
 
 @pytest.mark.parametrize("processes", ["host", "unsized", "unlisted"])

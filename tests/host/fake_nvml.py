@@ -21,11 +21,21 @@ class NVMLError_NoPermission(NVMLError):
     """As pynvml's."""
 
 
+class NVMLError_LibraryNotFound(NVMLError):
+    """As pynvml's."""
+
+
+class NVMLError_DriverNotLoaded(NVMLError):
+    """As pynvml's."""
+
+
 class FakeNvml:
     """Stands for the ``pynvml`` module. ``cards`` are dictionaries; a missing key is 'not supported'."""
 
     NVMLError = NVMLError
     NVMLError_NoPermission = NVMLError_NoPermission
+    NVMLError_LibraryNotFound = NVMLError_LibraryNotFound
+    NVMLError_DriverNotLoaded = NVMLError_DriverNotLoaded
     NVML_CLOCK_SM = 1
     NVML_TEMPERATURE_GPU = 0
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1

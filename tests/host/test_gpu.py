@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 
 import pytest
 
-from tests.host.fake_nvml import NVMLError, NVMLError_NoPermission
+from tests.host.fake_nvml import (
+    HEALTHY,
+    FakeNvml,
+    NVMLError,
+    NVMLError_DriverNotLoaded,
+    NVMLError_LibraryNotFound,
+    NVMLError_NoPermission,
+)
+from tokgate.errors import HostFault
+from tokgate.gate import engines
 from tokgate.host import gpu, gpu_fitness
 from tokgate.host.contention import snapshot
 from tokgate.host.finding import Finding
 from tokgate.host.fitness import worst
 from tokgate.host.gpu import Nvml
+from tokgate.host.host_class import host_class
 from tokgate.host.visible import numbered_otherwise, visible_indices, why_no_more
 
 NvmlMaker = Callable[..., Nvml]
@@ -229,6 +240,78 @@ def test_a_hung_nvml_holds_nobody() -> None:
     assert gpu.within(5, lambda: 7, None) == 7
 
 
+class Driver(FakeNvml):
+    """NVML whose first call does something."""
+
+    def __init__(self, first: Callable[[], object]) -> None:
+        super().__init__([HEALTHY])
+        self.nvmlInit = first
+
+
+def raising(error: Exception) -> Callable[[], object]:
+    def first() -> object:
+        raise error
+
+    return first
+
+
+@pytest.mark.parametrize(
+    ("first", "told", "level"),
+    [
+        (
+            raising(NVMLError_LibraryNotFound("NVML Shared Library Not Found")),
+            "no NVIDIA driver answers: NVML Shared Library Not Found",
+            "absent",
+        ),
+        (
+            raising(NVMLError_DriverNotLoaded("Driver Not Loaded")),
+            "no NVIDIA driver answers: Driver Not",
+            "absent",
+        ),
+        (
+            raising(NVMLError("Driver/library version mismatch")),
+            "its NVIDIA driver does not answer: Driver/library version mismatch",
+            "unfit",
+        ),
+        (lambda: time.sleep(3), "NVML gave no answer within 0.2 s: a GPU or its driver hangs", "unfit"),
+    ],
+)
+def test_a_driver_that_does_not_answer_is_no_host_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, first: Callable[[], object], told: str, level: str
+) -> None:
+    """Else a runner whose driver was updated under it would be given the emulated engine, and be green."""
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(first))
+    monkeypatch.setattr(gpu, "OPEN_S", 0.2)
+    opened = gpu.open_nvml()
+    assert isinstance(opened, str) and opened.startswith(told)
+    (found,) = gpu_fitness.examine(opened, None)
+    assert found.level == level and told in found.seen
+    if level == "absent":
+        assert engines.choose(None, None)[0].kind == "emulated"
+    else:
+        with pytest.raises(HostFault, match="cannot tell its GPUs") as caught:
+            engines.choose(None, None)
+        assert told in caught.value.headline and "-m emulated" in caught.value.details[1]
+
+
+def test_a_driver_that_answers_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(lambda: None))
+    opened = gpu.open_nvml()
+    assert isinstance(opened, Nvml) and opened.count == 1
+
+
+def test_what_nvml_does_not_report_is_no_none_in_a_message(nvml: NvmlMaker) -> None:
+    """As under MIG: no utilisation, no memory of a process."""
+    silent = {"processes": [(os.getpid(), None)], "utilisation": None, "ecc": None, "remap_pending": 1}
+    opened = nvml(silent)
+    found = findings(opened)
+    assert "MiB not known)" in found["gpu0.free"].seen
+    # A board that waits for a reset is unfit, whether or not it counts errors.
+    assert found["gpu0.ecc"].level == "unfit"
+    assert found["gpu0.ecc"].seen.startswith("an unknown number of uncorrected errors since the driver")
+    assert not [f for f in found.values() if "None" in f.seen]
+
+
 def test_what_is_asked_in_a_thread_fails_where_it_is_asked() -> None:
     """In the thread nobody would see it: pytest would, as a warning that is an error, in some other test."""
     with pytest.raises(ZeroDivisionError):
@@ -236,12 +319,12 @@ def test_what_is_asked_in_a_thread_fails_where_it_is_asked() -> None:
 
 
 def test_host_class() -> None:
-    assert gpu.host_class("gpu", ["NVIDIA H200"]) == "nvidia-h200"
-    assert gpu.host_class("gpu", ["NVIDIA H200"] * 8) == "nvidia-h200-x8"
-    assert gpu.host_class("gpu", ["NVIDIA RTX PRO 6000 Blackwell Server Edition"]) == (
+    assert host_class("gpu", ["NVIDIA H200"]) == "nvidia-h200"
+    assert host_class("gpu", ["NVIDIA H200"] * 8) == "nvidia-h200-x8"
+    assert host_class("gpu", ["NVIDIA RTX PRO 6000 Blackwell Server Edition"]) == (
         "nvidia-rtx-pro-6000-blackwell-server-edition"
     )
-    assert gpu.host_class("emulated", scenario="founding-first-day") == "emulated-founding-first-day"
-    cpu = gpu.host_class("cpu")
+    assert host_class("emulated", scenario="founding-first-day") == "emulated-founding-first-day"
+    cpu = host_class("cpu")
     assert cpu.startswith("cpu-") and cpu.endswith(f"-{os.cpu_count()}c")
     assert cpu == cpu.lower() and " " not in cpu

@@ -8,6 +8,7 @@ from tokgate.config.engine import Engine
 from tokgate.config.profiles import Profile
 from tokgate.errors import UsageFault
 from tokgate.host import gpu
+from tokgate.host.host_class import host_class
 from tokgate.host.visible import visible_indices
 
 _CHOOSE = "choose GPUs with CUDA_VISIBLE_DEVICES, in the engine file or in the shell"
@@ -85,7 +86,7 @@ def host_classes(
     A profile on one of two GPUs is held against baselines of one GPU, whatever else the run measures.
     """
     return {
-        profile.name: gpu.host_class(engine.kind, (names or ())[: profile.tp], engine.scenario)
+        profile.name: host_class(engine.kind, (names or ())[: profile.tp], engine.scenario)
         for profile in profiles
     }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tokgate import environments
 from tokgate.config.engine import Engine, EngineKind, emulated_engine, resolve_engine
 from tokgate.emulator.scenario import locate
-from tokgate.errors import UsageFault
+from tokgate.errors import HostFault, UsageFault
 from tokgate.host import gpu
 
 KINDS: tuple[EngineKind, ...] = ("gpu", "cpu", "emulated")
@@ -25,6 +25,7 @@ def choose(asked: str | None, kind: EngineKind | None) -> tuple[Engine, str]:
     Raises:
         UsageFault: an unknown engine, one of another kind than was forced, no SGLang for a GPU.
         ConfigFault: a faulty engine file.
+        HostFault: none was asked for, and the driver of this host's GPUs does not answer.
     """
     made = environments.root()
     if asked is not None:
@@ -102,6 +103,15 @@ def kind_in(expression: str) -> EngineKind | None:
 
 
 def _gpu_names() -> list[str]:
-    """NVML names of this host's GPUs; empty without a driver."""
+    """NVML names of this host's GPUs; empty without a driver.
+
+    Raises:
+        HostFault: there is a driver, and it does not answer: the emulated engine would be green in place of the GPU's.
+    """
     nvml = gpu.open_nvml()
+    if isinstance(nvml, gpu.Broken):
+        raise HostFault(
+            f"this host cannot tell its GPUs: {nvml}",
+            ["tokgate doctor tells more", "without a GPU: -m emulated, or -m cpu"],
+        )
     return [] if isinstance(nvml, str) else nvml.names(nvml.permitted())

@@ -6,8 +6,6 @@ which is said, never guessed.
 
 from __future__ import annotations
 
-import os
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -17,6 +15,8 @@ from tokgate.host.gpu_facts import Gpu, GpuProcess
 
 MIB = 1 << 20
 T = TypeVar("T")
+OPEN_S = 60.0
+"""Longest wait for NVML: without persistence mode the first call wakes every GPU."""
 # NVML_CLOCKS_EVENT_REASON_*: those that slow a GPU down, and those that do not.
 THROTTLE: Mapping[int, str] = {
     0x4: "software power cap",
@@ -192,17 +192,32 @@ class Nvml:
             return None
 
 
+class Broken(str):
+    """Why NVML does not answer on a host that has a driver: the host is to be mended, not one without a GPU."""
+
+
 def open_nvml() -> Nvml | str:
-    """NVML, or one line that says why this host shows no GPU."""
+    """NVML, or one line that says why this host shows no GPU; :class:`Broken` where it has a driver."""
     try:
         import pynvml
     except ImportError:
         return "nvidia-ml-py is not installed"
-    try:
-        pynvml.nvmlInit()
-        return Nvml(pynvml)
-    except pynvml.NVMLError as error:
-        return f"no NVIDIA driver answers: {error}"
+    none = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded)
+
+    def opened() -> Nvml | str:
+        try:
+            pynvml.nvmlInit()
+            nvml = Nvml(pynvml)
+            # A GPU that hangs is found here, and not by whoever asks first.
+            nvml.permitted()
+            return nvml
+        except none as error:
+            return f"no NVIDIA driver answers: {error}"
+        except pynvml.NVMLError as error:
+            return Broken(f"its NVIDIA driver does not answer: {error}")
+
+    silent: Nvml | str = Broken(f"NVML gave no answer within {OPEN_S:g} s: a GPU or its driver hangs")
+    return within(OPEN_S, opened, silent)
 
 
 def within(seconds: float, function: Callable[[], T], default: T) -> T:
@@ -235,42 +250,6 @@ def throttle_reasons(mask: int) -> tuple[str, ...]:
     known = {**THROTTLE, **IDLE_REASONS}
     unknown = [f"reason 0x{1 << bit:x}" for bit in range(64) if mask >> bit & 1 and 1 << bit not in known]
     return (*(name for bit, name in THROTTLE.items() if mask & bit), *unknown)
-
-
-def host_class(kind: str, gpu_names: Sequence[str] = (), scenario: str | None = None) -> str:
-    """Name under which baselines of a host are stored.
-
-    Args:
-        kind: ``gpu``, ``cpu`` or ``emulated``.
-        gpu_names: NVML names of the GPUs that the engine uses.
-        scenario: of the emulated engine.
-
-    Returns:
-        ``nvidia-h200``, ``nvidia-h200-x8``, ``cpu-<model>-<cores>c`` or ``emulated-<scenario>``.
-    """
-    if kind == "emulated":
-        return f"emulated-{_slug(scenario or 'founding')}"
-    if kind == "cpu":
-        return f"cpu-{_slug(cpu_model())}-{os.cpu_count() or 0}c"
-    names = sorted({_slug(name) for name in gpu_names})
-    if not names:
-        return "gpu-unknown"
-    return "+".join(names) + (f"-x{len(gpu_names)}" if len(gpu_names) > 1 else "")
-
-
-def cpu_model() -> str:
-    """Model name of the CPU, as /proc/cpuinfo gives it."""
-    try:
-        info = (proc.PROC / "cpuinfo").read_text()
-    except OSError:
-        return "unknown"
-    match = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", info, re.MULTILINE)
-    return match[1].strip() if match else "unknown"
-
-
-def _slug(text: str) -> str:
-    plain = re.sub(r"\((?:r|tm)\)|\bcpu\b|@.*$|processor", " ", text.lower())
-    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
 def _process_name(pid: int) -> str:

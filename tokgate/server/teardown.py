@@ -21,6 +21,7 @@ GPU_SLACK_MIB = 64
 _AFTER_ROOT_S = 1.0
 _AFTER_WORKERS_S = 1.0
 _RELEASE_S = 10.0
+_NVML_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +182,13 @@ def _undead_words(process: Process) -> str:
 
 
 def _gpu_holders(index: int) -> str:
-    nvml = gpu.open_nvml()
-    if isinstance(nvml, str):
-        return nvml
-    found = nvml.processes(index)
-    if not found:
-        return "NVML lists no process"
-    return ", ".join(f"pid {item.pid} ({item.name}, {item.mib} MiB)" for item in found)
+    def ask() -> str:
+        nvml = gpu.open_nvml()
+        if isinstance(nvml, str):
+            return nvml
+        found = nvml.processes(index)
+        if not found:
+            return "NVML lists no process"
+        return ", ".join(f"pid {item.pid} ({item.name}, {item.size})" for item in found)
+
+    return gpu.within(_NVML_S, ask, "NVML gives no answer")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tests.host.fake_nvml import HEALTHY, FakeNvml, NVMLError, quiet_host
-
-__all__ = ["NVMLError", "nvmlInit"]
+from tests.host.fake_nvml import HEALTHY, FakeNvml, quiet_host
 
 _NAMES = os.environ.get("FAKE_GPUS", "NVIDIA H200,NVIDIA H200").split(",")
 _CARDS = FakeNvml([{**HEALTHY, "name": name, "nvlinks": 18} for name in _NAMES])

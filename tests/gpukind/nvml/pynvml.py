@@ -20,9 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.host.fake_nvml import HEALTHY, FakeNvml, NVMLError, NVMLError_NoPermission, quiet_host
-
-__all__ = ["NVMLError", "NVMLError_NoPermission", "nvmlInit"]
+from tests.host.fake_nvml import HEALTHY, FakeNvml, NVMLError, quiet_host
 
 TOTAL_MIB = 143771
 IDLE_MIB = 4
