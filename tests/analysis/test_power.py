@@ -49,7 +49,9 @@ def test_three_blocks_without_a_history_find_nothing_unless_they_are_all(better:
     """Their evidence is bounded: 5.84 on the log scale, and an alpha of 0.5 % asks for 5.99."""
     plan = replace(PLAN, better=better)
     assert smallest_detectable(3, 0.01, None, plan) is None
-    assert judge([-1.99, -2.0, -2.01] if better == "higher" else [1.99, 2.0, 2.01], plan).kind == "INCONCLUSIVE"
+    assert (
+        judge([-1.99, -2.0, -2.01] if better == "higher" else [1.99, 2.0, 2.01], plan).kind == "INCONCLUSIVE"
+    )
     found = smallest_detectable(3, 0.01, None, replace(plan, blocks_max=3))
     assert found is not None and 0.10 < found < 0.17
 
