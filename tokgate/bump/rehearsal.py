@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tokgate.analysis.percent import detectable_text, percent_text
 from tokgate.bump.campaign import sides_of
 from tokgate.bump.costs import ProfileCost, affordable, profile_cost, round_seconds, sights
 from tokgate.bump.options import BumpOptions, Prepared
@@ -96,7 +97,7 @@ def _sight_lines(prepared: Prepared, blocks: Mapping[str, int], assumed_scatter:
             lines.append(f"{head} nothing: a REGRESSION needs three blocks")
         else:
             lines.append(
-                f"{head} {100 * sight.detectable:.2g} % (scatter {100 * sight.scatter:.2g} %, {sight.why})"
+                f"{head} {detectable_text(sight.detectable)} (scatter {percent_text(sight.scatter)}, {sight.why})"
             )
     return [*lines, told] if unknown else lines
 
