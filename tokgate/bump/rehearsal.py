@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from tokgate.analysis.looks import BLOCKS_MIN_CHANGE
+from tokgate.analysis.percent import detectable_text, percent_text
 from tokgate.bump.campaign import sides_of
 from tokgate.bump.costs import ProfileCost, affordable, profile_cost, round_seconds, sights
 from tokgate.bump.options import BumpOptions, Prepared
@@ -100,16 +101,12 @@ def _sight_lines(prepared: Prepared, blocks: Mapping[str, int], assumed_scatter:
         elif sight.blocks < BLOCKS_MIN_CHANGE:
             lines.append(f"{head} nothing: a REGRESSION needs three blocks")
         else:
-            found_least = "nothing" if sight.detectable is None else _percent(sight.detectable)
+            found_least = detectable_text(sight.detectable, "nothing")
             ended = ""
             if sight.as_all is not None and sight.as_all < WORTH_SAYING * (sight.detectable or math.inf):
-                ended = f"; with --blocks {sight.blocks}: {_percent(sight.as_all)}"
-            lines.append(f"{head} {found_least} (scatter {100 * sight.scatter:.2g} %, {sight.why}){ended}")
+                ended = f"; with --blocks {sight.blocks}: {detectable_text(sight.as_all)}"
+            lines.append(f"{head} {found_least} (scatter {percent_text(sight.scatter)}, {sight.why}){ended}")
     return [*lines, told] if unknown else lines
-
-
-def _percent(change: float) -> str:
-    return f"{100 * change:.2g} %"
 
 
 def _order_lines(prepared: Prepared) -> list[str]:
