@@ -23,7 +23,17 @@ def test_the_dry_run_of_any_scatter(tmp_path: Path, capsys: pytest.CaptureFixtur
         asked = ["--from=0.5.13.post1", "--to=0.5.15.post1", "--workloads=chat-bs1", "--profiles=baseline"]
         asked += ["--metrics=output_tok_s,ttft_s_p50", "--blocks=3", f"--assume-scatter-percent={scatter}"]
         assert (
-            run(["bump", "--dry-run", *asked, "--host-class=nvidia-h200", f"--results={tmp_path / 'r'}"]) == 0
+            run(
+                [
+                    "bump",
+                    "--dry-run",
+                    *asked,
+                    "--host-class=h",
+                    f"--results={tmp_path / 'r'}",
+                    f"--baselines={tmp_path}",
+                ]
+            )
+            == 0
         )
         told += [line for line in capsys.readouterr().out.splitlines() if "chat-bs1[baseline]" in line]
     golden.compare(GOLDEN / "dry-run-detectable.txt", "\n".join(told) + "\n")
