@@ -26,6 +26,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tokgate.gate.blocks import seal
+from tokgate.load.sample import write_json
+
 ROOT = Path(__file__).resolve().parents[2]
 STOP_S = 35.0
 """Kept back for the end of servers and for the tables."""
@@ -180,6 +183,13 @@ def _copy(folder: Path, kept: Path) -> None:
         if {"logs", "parity", "forensics", "traces", "lost"} & set(place.relative_to(kept).parts):
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
+        if path.name == "plan.json":
+            plan = json.loads(path.read_text(encoding="utf-8"))
+            # By its name: where it lay on that machine is nobody's business.
+            place.write_text(
+                json.dumps(plan | {"model": plan.get("model") and Path(plan["model"]).name}, indent=1)
+            )
+            continue
         if not path.name.endswith(".sample.json"):
             shutil.copyfile(path, place)
             continue
@@ -187,6 +197,19 @@ def _copy(folder: Path, kept: Path) -> None:
         for request in sample["requests"]:
             request["output_ids"] = None
         place.write_text(json.dumps(sample, separators=(",", ":")), encoding="utf-8")
+    for path in sorted(kept.rglob("blocks/[0-9]*.json")):
+        _seal_again(path)
+
+
+def _seal_again(stored: Path) -> None:
+    """A kept block is of its kept Samples, which are not those that it was stored with."""
+    block = json.loads(stored.read_text(encoding="utf-8"))
+    if not seal.is_sealed(block):
+        return
+    folder = stored.parents[1]
+    files = [folder / name for name in block.pop(seal.SAMPLES)]
+    del block[seal.DIGEST]
+    write_json(stored, seal.sealed(block, folder, files))
 
 
 def main() -> int:

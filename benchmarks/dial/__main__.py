@@ -73,7 +73,8 @@ def run(bench: Bench) -> None:
         jobs["EAGLE forced"] = partial(dial_parts.misuse, bench, questions)
     if "dial" in options.parts:
         for length, graphs, mode in itertools.product(options.accept_lengths, (True, False), MODES):
-            if applicability(bench.profile("-", graphs=graphs, mode=mode), bench.engine.kind) is None:
+            profile = bench.profile("-", graphs=graphs, mode=mode)
+            if applicability(profile, bench.engine.kind, bench.engine.version) is None:
                 jobs[dial_parts.name_of(length, graphs, mode)] = partial(
                     dial_parts.combination, bench, length, graphs, mode, questions, expected[length]
                 )

@@ -98,6 +98,34 @@ def test_a_session_cut_short_is_taken_up_and_ends_as_if_it_had_not_been(
     assert read_calibration(file(other)).sessions[0].blocks == whole.sessions[0].blocks
 
 
+def test_a_session_that_was_edited_is_not_taken_up_and_its_calibrations_stay(setup: Setup) -> None:
+    with pytest.raises(LoadFault):
+        calibrate(setup, ["baseline"], blocks=4, bench=Hosts(fails_at=2), say=str)
+    before = file(setup).read_text()
+    path = next((setup.request.results / "calibrate").rglob("0001.json")).parents[1]
+    edited = sorted(path.glob("B/samples/baseline/chat-bs1/*.sample.json"))[0]
+    text = edited.read_text()
+    edited.write_text(text.replace('"output_tok_s":', '"output_tok_s":1'))
+    hosts = Hosts()
+    with pytest.raises(SampleFault, match="is not as it was stored"):
+        calibrate(setup, ["baseline"], blocks=4, bench=hosts, say=str)
+    assert hosts.runs == 0 and file(setup).read_text() == before
+    edited.write_text(text)
+    (done,) = calibrate(setup, ["baseline"], blocks=4, bench=hosts, say=str)
+    assert done.blocks == 4 and not [line for line in done.remarks if "block" in line]
+
+
+def test_a_block_taken_out_of_a_session_is_measured_again_and_told(setup: Setup) -> None:
+    with pytest.raises(LoadFault):
+        calibrate(setup, ["baseline"], blocks=4, bench=Hosts(fails_at=3), say=str)
+    next((setup.request.results / "calibrate").rglob("0001.json")).unlink()
+    (done,) = calibrate(setup, ["baseline"], blocks=4, bench=Hosts(), say=str)
+    assert done.blocks == 4 and "block 1 is gone and is measured again" in done.remarks
+    assert sorted(path.name for path in done.folder.glob("blocks/*.json")) == [
+        f"000{n}.json" for n in range(4)
+    ]
+
+
 def test_the_figures_are_made_again_from_the_stored_samples(setup: Setup) -> None:
     (done,) = calibrate(setup, ["baseline"], blocks=4, bench=Hosts(), say=str)
     before = {path: path.read_text() for path in done.files}

@@ -13,7 +13,7 @@ from benchmarks.bump.virtual_servers import large
 from tests.bump.conftest import speed_of
 from tokgate.bump.campaign import Campaign
 from tokgate.bump.verdicts import verdicts
-from tokgate.errors import Exited, UsageFault
+from tokgate.errors import Exited, SampleFault, UsageFault
 from tokgate.gate.blocks.bench import ArmFailed
 from tokgate.verdict import Kind, exit_code
 
@@ -121,6 +121,17 @@ def test_another_ask_in_the_same_folder_is_refused(tmp_path: Path, campaign: Mak
     campaign(0.0, folder=tmp_path, blocks=3)
     with pytest.raises(UsageFault, match="another plan"):
         campaign(0.0, folder=tmp_path, blocks=3, seed=4)
+
+
+def test_a_bump_whose_samples_were_edited_is_not_taken_up(tmp_path: Path, campaign: Make) -> None:
+    campaign(0.0, folder=tmp_path, blocks=3)
+    assert len(campaign(0.0, folder=tmp_path, blocks=3, run=False).groups[0].runner.blocks) == 3
+    edited = sorted(tmp_path.glob("*/new_baseline/samples/baseline/chat-bs1/*.sample.json"))[0]
+    edited.write_text(edited.read_text().replace('"output_tok_s":', '"output_tok_s":1'))
+    started: list[str] = []
+    with pytest.raises(SampleFault, match="is not as it was stored") as caught:
+        campaign(0.0, folder=tmp_path, blocks=6, before=started.append)
+    assert str(edited) in caught.value.headline and not started
 
 
 class Killed(BaseException):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tokgate.errors import HostLocked, ResultsUnwritable, UsageFault
+from tokgate.host import stored_file
 from tokgate.host.stored_file import measured_into, write_whole
 from tokgate.load.sample import check_writable
 
@@ -67,6 +70,8 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
+from typing import Any
+from tokgate.host import stored_file
 from tokgate.host.stored_file import measured_into
 
 with measured_into(Path(sys.argv[1])):
@@ -91,6 +96,65 @@ def test_a_folder_is_measured_into_by_one_process_which_is_named(tmp_path: Path)
     with measured_into(folder):
         pass
     assert not list(folder.iterdir())
+
+
+@pytest.fixture
+def as_on_btrfs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files say another device than the file system that /proc/locks names."""
+    fstat = os.fstat
+
+    def other_device(descriptor: int) -> os.stat_result:
+        found = fstat(descriptor)
+        return os.stat_result((*found[:2], os.makedev(0, 199), *found[3:]))
+
+    monkeypatch.setattr(os, "fstat", other_device)
+
+
+def in_use(folder: Path) -> str:
+    """What a second tokgate is told."""
+    with measured_into(folder), pytest.raises(HostLocked) as refused, measured_into(folder):
+        pass
+    return refused.value.headline
+
+
+@pytest.mark.usefixtures("as_on_btrfs")
+def test_a_holder_is_named_where_files_and_locks_disagree_on_the_device(tmp_path: Path) -> None:
+    assert in_use(tmp_path).startswith(f"{tmp_path} is in use by another tokgate: pid {os.getpid()} (")
+
+
+def hidden(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A file of /proc that is not there."""
+    read_text = Path.read_text
+
+    def read(self: Path, *of: Any, **options: Any) -> str:
+        if str(self).startswith("/proc/") and name in str(self):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return read_text(self, *of, **options)
+
+    monkeypatch.setattr(Path, "read_text", read)
+
+
+@pytest.mark.parametrize("name", ["mountinfo", "fdinfo"])
+def test_where_mounts_are_not_told_the_device_of_the_file_stands_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    place = tmp_path.stat()
+    hidden(monkeypatch, name)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        told = stored_file._as_in_locks(descriptor)
+    finally:
+        os.close(descriptor)
+    assert told == f"{os.major(place.st_dev):02x}:{os.minor(place.st_dev):02x}:{place.st_ino}"
+
+
+@pytest.mark.usefixtures("as_on_btrfs")
+@pytest.mark.parametrize("name", ["locks", "mountinfo"])
+def test_what_the_kernel_does_not_tell_is_not_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    hidden(monkeypatch, name)
+    assert in_use(tmp_path) == f"{tmp_path} is in use by another tokgate: another process"
 
 
 def test_a_holder_that_the_kernel_does_not_tell_is_another_process(

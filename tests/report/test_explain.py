@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
+import os
+import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -212,6 +217,64 @@ def test_command_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     log = str(EXPLAINED.SAMPLES / EXPLAINED.LOGS[0])
     assert run(["explain", log, "--html", str(tmp_path / "no" / "page.html")]) == 3
     assert "cannot write" in capsys.readouterr().err
+
+
+def a_pipe(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def a_socket(path: Path) -> Path:
+    with socket.socket(socket.AF_UNIX) as server:
+        # Names of sockets may not be long.
+        here = Path.cwd()
+        os.chdir(path.parent)
+        try:
+            server.bind(path.name)
+        finally:
+            os.chdir(here)
+    return path
+
+
+def a_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (a_pipe, "pipe"),
+        (a_socket, "socket"),
+        (a_folder, "folder"),
+        (lambda path: Path("/dev/zero"), "device"),
+    ],
+)
+def test_what_is_no_file_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], Path], kind: str
+) -> None:
+    path = make(tmp_path / "given")
+    good = str(EXPLAINED.SAMPLES / EXPLAINED.LOGS[0])
+    assert run(["explain", good, str(path)]) == 2
+    told = capsys.readouterr()
+    assert f"cannot read log {path}: it is a {kind}, not a file" in told.err and not told.out
+
+
+def test_a_file_without_permission_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: who runs this may be root, whom no folder keeps out."""
+    path, stat = tmp_path / "server.log", Path.stat
+
+    def refused(self: Path, **options: Any) -> os.stat_result:
+        if self == path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return stat(self, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    assert run(["explain", str(path)]) == 2
+    assert f"cannot read log {path}: Permission denied" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", [(), ("--json",), ("--html", "page.html")])

@@ -182,12 +182,28 @@ def test_applicability() -> None:
     eager = replace(BASE, cuda_graphs=False)
     decode = replace(EAGLE, speculation=Speculation(attention_mode="decode"))
     for profile in (BASE, EAGLE, eager, decode):
-        assert applicability(profile, "gpu") is None
-        assert applicability(profile, "emulated") is None
-    assert applicability(BASE, "cpu") is None
-    assert applicability(EAGLE, "cpu") is None
-    assert "no CUDA graphs" in (applicability(eager, "cpu") or "")
-    assert "attention mode" in (applicability(decode, "cpu") or "")
+        for version in ("0.5.15.post1", "0.5.23"):
+            assert applicability(profile, "gpu", version) is None
+            assert applicability(profile, "emulated", version) is None
+    assert applicability(BASE, "cpu", "0.5.23") is None
+    assert applicability(EAGLE, "cpu", "0.5.23") is None
+    assert "no CUDA graphs" in (applicability(eager, "cpu", "0.5.23") or "")
+    assert "attention mode" in (applicability(decode, "cpu", "0.5.23") or "")
+
+
+@pytest.mark.parametrize("version", ["0.5.10", "0.5.15", "0.5.15.post1"])
+def test_a_draft_model_does_not_apply_to_an_old_version_on_a_cpu(version: str) -> None:
+    assert applicability(EAGLE, "cpu", version) == (
+        f"SGLang {version} cannot speculate with a draft model on a CPU"
+    )
+    ngram = replace(EAGLE, speculation=Speculation(algorithm="NGRAM"))
+    for profile in (BASE, ngram):
+        assert applicability(profile, "cpu", version) is None
+
+
+@pytest.mark.parametrize("version", ["0.5.18", "0.5.23", "0.7.1", "a-commit"])
+def test_a_draft_model_applies_to_a_newer_or_an_unknown_version_on_a_cpu(version: str) -> None:
+    assert applicability(EAGLE, "cpu", version) is None
 
 
 def test_speculation_without_a_draft_is_refused() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import itertools
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,8 +178,46 @@ def rows_of_file(path: Path) -> tuple[list[Row], list[ev.Event]]:
 def test_an_absent_log_is_a_clear_fault(tmp_path: Path) -> None:
     with pytest.raises(UsageFault, match=r"cannot read log .*nothing.log: No such file"):
         list(scan_file(tmp_path / "nothing.log"))
-    with pytest.raises(UsageFault, match="Is a directory"):
-        list(scan_file(tmp_path))
+
+
+def test_a_file_of_nothing_but_a_hole_is_read_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "hole.log"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    if path.stat().st_blocks:
+        pytest.skip("this file system keeps no holes")
+    assert [*scan_file(path)] == []
+
+
+def test_a_log_that_was_emptied_under_its_server_is_read_behind_the_hole(tmp_path: Path) -> None:
+    """What logrotate's copytruncate leaves: zeros up to where the server went on writing."""
+    path = tmp_path / "server.log"
+    content = LOGS[0].read_bytes()
+    begun = content.index(b"\n", 1 << 12) + 1
+    with path.open("wb") as file:
+        file.write(content[:begun])
+        file.seek(1 << 31)
+        file.write(content)
+    rows, others = rows_of_file(path)
+    whole = tmp_path / "whole.log"
+    whole.write_bytes(content[:begun] + content)
+    assert (rows, others) == rows_of_file(whole)
+
+
+@pytest.mark.parametrize("told", [errno.EINVAL, errno.EOPNOTSUPP])
+def test_where_holes_are_not_told_all_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: int
+) -> None:
+    wanted = rows_of_file(LOGS[0])
+    monkeypatch.setattr(os, "lseek", raises(OSError(told, "not told")))
+    assert rows_of_file(LOGS[0]) == wanted
+
+
+def raises(error: OSError) -> Callable[..., int]:
+    def call(*_: object) -> int:
+        raise error
+
+    return call
 
 
 def test_a_megabyte_without_newline_is_bounded() -> None:

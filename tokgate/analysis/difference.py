@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from tokgate.analysis.interval import Ratio, ratio_interval
+from tokgate.analysis.percent import detectable_text
 from tokgate.analysis.values import measured
 from tokgate.load.sample import Request
 
@@ -45,7 +46,7 @@ class Difference:
         """``smallest detectable 4.1 %``."""
         if self.smallest_detectable is None:
             return "smallest detectable unknown: one run says nothing of its noise"
-        return f"smallest detectable {100 * self.smallest_detectable:.2g} %"
+        return f"smallest detectable {detectable_text(self.smallest_detectable)}"
 
 
 def difference(

@@ -15,6 +15,7 @@ import numpy as np
 
 from tokgate.analysis.decision import Decision, DecisionKind
 from tokgate.analysis.looks import ENOUGH_BLOCKS, NU0_MAX, History, Looks, Plan, looks
+from tokgate.analysis.percent import percent_text
 from tokgate.analysis.power import blocks_needed, freedom_of, smallest_detectable
 from tokgate.analysis.values import Better, direction, ratio_of
 from tokgate.errors import SampleFault
@@ -105,7 +106,7 @@ def _notes(decision: Decision, plan: Plan, history: History | None, used: Histor
             f"calibration holds {history.blocks} A/A blocks of {ENOUGH_BLOCKS}: judged without a history"
         )
     elif s is not None and float(fdtrc(n - 1, history.blocks, (s / history.s0) ** 2)) < 0.01:
-        notes.append(f"NOISY: scatter today {100 * s:.1f} %, {s / history.s0:.1f} x the calibration")
+        notes.append(f"NOISY: scatter today {percent_text(s)}, {s / history.s0:.1f} x the calibration")
     low, high = decision.interval or (0.0, math.inf)
     loses = high < 1 if direction(plan.better) > 0 else low > 1
     if decision.kind == "PASS" and loses:

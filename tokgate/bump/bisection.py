@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tokgate.analysis.percent import percent_text
 from tokgate.bump.search import Found, search
 from tokgate.bump.steps import FAILURE, OutOfBudget, Prober, Sought, Step, limit_of_steps
 from tokgate.errors import SampleFault, UsageFault
@@ -94,7 +95,7 @@ class Bisection:
             change = self._asked[-1].change_percent
             if self._sought.metric != FAILURE and change is not None:
                 limit = limit_of_steps(change / 100, self._sought.better, limit)
-                self._say(f"steps tell a change of {100 * limit:.1f} % from none")
+                self._say(f"steps tell a change of {percent_text(limit)} from none")
             found = search(self._versions, lambda version: self._judge(version, limit).finding)
         except OutOfBudget:
             return self._result(limit, None, "the budget is spent")

@@ -19,6 +19,7 @@ from tokgate.gate.blocks.neighbours import KV_TOKENS, MEM_FRACTION, SLEEP, besid
 from tokgate.gate.parity import CASES
 from tokgate.gate.setup import Request, Setup
 from tokgate.load.sample import write_json
+from tokgate.sglang.flags import applicability
 
 FILE = "bump.json"
 SEED_BITS = 20
@@ -127,15 +128,21 @@ def prepare(options: BumpOptions, engines: tuple[Engine, Engine], *, wait_gpu_s:
         locate(new.scenario or "founding")  # the old one's is looked for by its setup
     setup = _setup(options, old, wait_gpu_s)
     check_names(setup.gate, Path(options.folder) / "gate.yaml")
-    names = options.profiles or tuple(setup.profile_names())
-    lost = [name for name in names if name in setup.not_applicable]
-    if lost:
-        raise UsageFault(f"profile '{lost[0]}' cannot exist here: {setup.not_applicable[lost[0]]}")
+    not_applicable = dict(setup.not_applicable)
+    for name, profile in setup.profiles.items():
+        if name not in not_applicable and (reason := applicability(profile, new.kind, new.version)):
+            not_applicable[name] = reason
+    names = options.profiles or tuple(name for name in setup.profiles if name not in not_applicable)
+    if lost := [name for name in names if name in not_applicable]:
+        raise UsageFault(f"profile '{lost[0]}' cannot exist here: {not_applicable[lost[0]]}")
+    if not names:
+        told = [f"{name}: {reason}" for name, reason in not_applicable.items()]
+        raise UsageFault("no profile exists on both engines", told)
     unknown = [name for name in options.parity if name not in CASES]
     if unknown:
         raise UsageFault(f"no parity case '{unknown[0]}'", [f"there are: {', '.join(CASES)}"])
     profiles, notes = _bounded(options, [setup.profiles[name] for name in names], old)
-    notes += [f"not applicable: {name}: {reason}" for name, reason in setup.not_applicable.items()]
+    notes += [f"not applicable: {name}: {reason}" for name, reason in not_applicable.items()]
     ask = BumpAsk(
         old=old,
         new=new,

@@ -9,6 +9,7 @@ from typing import Any
 
 from tokgate.analysis.blocks import Block, pair
 from tokgate.analysis.decision import Decision
+from tokgate.analysis.percent import NOT_YET, detectable_text, percent_text
 from tokgate.analysis.sequential import judge
 from tokgate.bump.campaign import Group, Standing, arm_of
 from tokgate.bump.observed import accept, answers, graphs, measured_of, unmeasured, with_line
@@ -125,15 +126,19 @@ def _body(
     lines = [
         f"control: the old version over {count(len(blocks), 'launch', 'launches')} today: "
         f"{figure(told['mean'])}, {figure(told['low'])} to {figure(told['high'])}"
-        + (f", spread {told['spread_percent']:.1f} %" if told["spread_percent"] is not None else "")
+        + (
+            f", spread {percent_text(told['spread_percent'] / 100)}"
+            if told["spread_percent"] is not None
+            else ""
+        )
     ]
     least = decision.smallest_detectable
-    known = "no calibration" if decision.s0 is None else f"known from calibration {_text(decision.s0)}"
+    known = "no calibration" if decision.s0 is None else f"known from calibration {percent_text(decision.s0)}"
     measured = {side: measured_of(group, profile.name, side, question.workload) for side in SIDES}
     met = contention(measured)
     lines.append(
-        f"scatter of a block {_text(decision.s)}, {known}; smallest change detectable now {_text(least)}"
-        + (f"; {met}" if met else "")
+        f"scatter of a block {percent_text(decision.s)}, {known}; "
+        f"smallest change detectable now {detectable_text(least, NOT_YET)}" + (f"; {met}" if met else "")
     )
     if decision.kind == "INCONCLUSIVE":
         needed = decision.blocks_needed
@@ -197,9 +202,3 @@ def _startup(campaign: Standing, group: Group, profile: Profile, question: Quest
 
 def _percent(value: float | None) -> float | None:
     return None if value is None else 100 * value
-
-
-def _text(value: float | None) -> str:
-    if value is None:
-        return "unknown"
-    return f"{100 * value:.0f} %" if value >= 0.1 else f"{100 * value:.2g} %"

@@ -11,6 +11,7 @@ import typer
 
 from tokgate import __version__, accepting
 from tokgate.analysis.voids import SOFT_CAUSES
+from tokgate.cli.review import review_words
 from tokgate.errors import UsageFault
 from tokgate.gate.results import RunFacts, find_run, read_facts, read_verdicts
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
@@ -93,7 +94,7 @@ def accept(
         print(
             f"not the whole gate: {len(facts.not_run)} tests were left out by selection and never ran: {said}"
         )
-    print(f"{count(len(written), 'baseline')}; review with: git diff {stored}")
+    print(f"{count(len(written), 'baseline')}; {review_words(stored)}")
 
 
 def _check_untroubled(facts: RunFacts, verdicts: Sequence[Verdict]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokgate.analysis.percent import percent_text
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate.blocks.plan import RUNS_PER_ARM
 from tokgate.gate.words import count
@@ -116,8 +117,9 @@ def describe_shortly(path: Path) -> None:
 
     found = read_calibration(path)
     history = found.history()
-    scatter = "no scatter at all" if history is None else f"s0 = {100 * history.s0:.2f} %"
-    print(f"  {found.name}: {scatter}, {count(sum(len(s.blocks) for s in found.sessions), 'block')}")
+    scatter = "no scatter at all" if history is None else f"s0 = {percent_text(history.s0)}"
+    size = count(sum(len(s.blocks) for s in found.sessions), "block")
+    print(f"  {found.name}: {scatter}, {size}")
 
 
 def _names(text: str | None, option: str) -> tuple[str, ...]:
@@ -258,7 +260,7 @@ def describe(calibration: Calibration, wanted: Loss, verdicts: int = 40) -> None
     if history is None:
         print("no two launches differed: there is no scatter to judge by")
         return
-    print(f"scatter of a block difference s0 = {100 * history.s0:.2f} %")
+    print(f"scatter of a block difference s0 = {percent_text(history.s0)}")
     print(f"loss to be found {wanted.percent:g} % ({wanted.source})")
     limit = wanted.percent / 100
     if limit >= 1:

@@ -16,7 +16,7 @@ from tokgate.report.explain_record import Explanation
 from tokgate.report.explain_series import Series
 from tokgate.report.explain_text import is_log, text
 from tokgate.report.explain_traces import ExplainedTrace, Floor, explain_trace, rank_text
-from tokgate.sglang.log_scan import scan_file
+from tokgate.sglang.log_scan import check_readable, scan_file
 from tokgate.trace.events import is_trace
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -43,6 +43,8 @@ def explain(
 ) -> None:
     """Print phases, captures, rates, accept length, faults; of two logs also what differs and break-even.
     Of a profiler trace: parts of a step, gaps, graph launches, roofline."""
+    for path in logs:
+        check_readable(path)
     kinds = {path: is_trace(path) for path in logs}
     floor = _floor(target, bandwidth_gb_s, context_tokens, effective_cycle_ms, any(kinds.values()))
     explained = [_explain(path, logs) for path in logs if not kinds[path]]

@@ -18,6 +18,7 @@ from tokgate.analysis.decision import Decision
 from tokgate.analysis.exact import judge_counts
 from tokgate.analysis.interval import ratio_interval
 from tokgate.analysis.multiplicity import alpha_per_verdict
+from tokgate.analysis.percent import detectable_text, percent_text
 from tokgate.analysis.sequential import History, Plan, judge
 from tokgate.cli.measurements import are_the_same, read
 from tokgate.cli.resuming import percent
@@ -210,14 +211,11 @@ def _against(a: stored.Series, b: stored.Series) -> list[str]:
 
 
 def _figures(decision: Decision, plan: Plan) -> list[str]:
-    def text(value: float | None) -> str:
-        return "unknown" if value is None else f"{100 * value:.2g} %"
-
-    known = "no calibration" if decision.s0 is None else f"known from calibration {text(decision.s0)}"
-    lines = [f"scatter now {text(decision.s)}, {known}"]
+    known = "no calibration" if decision.s0 is None else f"known from calibration {percent_text(decision.s0)}"
+    lines = [f"scatter now {percent_text(decision.s)}, {known}"]
     least = decision.smallest_detectable
     lines.append(
-        f"smallest loss found with {100 * (1 - plan.beta):.0f} % chance: {text(least)}"
+        f"smallest loss found with {100 * (1 - plan.beta):.0f} % chance: {detectable_text(least)}"
         if least is not None
         else "smallest loss that could be found: unknown (too few blocks)"
     )

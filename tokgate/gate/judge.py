@@ -12,6 +12,7 @@ from statistics import fmean
 
 from tokgate import baselines
 from tokgate.analysis.blocks import arm
+from tokgate.analysis.percent import detectable_text
 from tokgate.analysis.speculation import Attribution
 from tokgate.analysis.stored import judge_stored
 from tokgate.baselines import Baseline
@@ -187,7 +188,7 @@ class Judge:
             (
                 f"compared with {count(len(sessions), 'session')} in {baseline.path} ({baseline.reason})",
                 f"{count(len(runs), 'run')} on {case.launches}: {figures(runs)}",
-                f"smallest change detectable now: {f'{100 * least:.1f} %' if least is not None else 'unknown'}",
+                f"smallest change detectable now: {detectable_text(least)}",
                 *notes,
                 *(attribution_lines(made_of) if made_of is not None else ()),
                 *spent,

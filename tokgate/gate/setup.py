@@ -188,7 +188,10 @@ def for_engine(request: Request, engine: Engine, because: str = "given") -> Setu
     not_applicable = {
         name: reason
         for name, profile in profiles.items()
-        if (reason := applicability(profile, engine.kind) or cards.lacking(profile, names_of_gpus))
+        if (
+            reason := applicability(profile, engine.kind, engine.version)
+            or cards.lacking(profile, names_of_gpus)
+        )
     }
     if len(not_applicable) == len(profiles):
         raise HostFault(

@@ -105,11 +105,35 @@ def _opened(folder: Path) -> int:
 
 def _holder(descriptor: int) -> str:
     """Who holds the lock, by /proc/locks (``1: FLOCK ADVISORY WRITE 812 08:01:4711 0 EOF``)."""
-    place = os.fstat(descriptor)
-    where = f"{os.major(place.st_dev):02x}:{os.minor(place.st_dev):02x}:{place.st_ino}"
     with contextlib.suppress(OSError, ValueError, IndexError):
+        where = _as_in_locks(descriptor)
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
             _, kind, _, _, pid, of = line.split()[:6]
             if (kind, of) == ("FLOCK", where) and (command := command_line(int(pid))):
                 return f"pid {pid} ({' '.join(command.split())[:200]})"
     return "another process"
+
+
+def _as_in_locks(descriptor: int) -> str:
+    """What /proc/locks calls an open file: device of its file system and inode, ``08:01:4711``.
+
+    That device is not ``st_dev`` on btrfs (each subvolume has one of its own) and may not be on overlayfs; the table of
+    mounts has it. Inode and mount are told of what is open, the inode since Linux 5.14.
+    """
+    place = os.fstat(descriptor)
+    told = dict(line.split(":", 1) for line in _lines(f"/proc/self/fdinfo/{descriptor}") if ":" in line)
+    inode = int(told.get("ino", place.st_ino))
+    for mount in _lines("/proc/self/mountinfo"):
+        number, _, device = mount.split(maxsplit=3)[:3]
+        if number == told.get("mnt_id", "").strip():
+            major, _, minor = device.partition(":")
+            return f"{int(major):02x}:{int(minor):02x}:{inode}"
+    return f"{os.major(place.st_dev):02x}:{os.minor(place.st_dev):02x}:{inode}"
+
+
+def _lines(path: str) -> list[str]:
+    """Of a file of the kernel's; none where it is not there."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tokgate.analysis.percent import detectable_text
 from tokgate.report.rows import counts
 from tokgate.verdict import Kind, Verdict, exit_code
 
@@ -133,7 +134,7 @@ def cells(verdict: Verdict) -> tuple[str, ...]:
         _figure(told.get("now"), unit),
         _change(verdict),
         str(told.get("blocks", "-")),
-        _percent(told.get("smallest_detectable_percent")),
+        _detectable(told.get("smallest_detectable_percent")),
     )
 
 
@@ -163,7 +164,5 @@ def _figure(value: object, unit: str) -> str:
     return f"{text} {unit}".strip()
 
 
-def _percent(value: object) -> str:
-    if not isinstance(value, (int, float)):
-        return "-"
-    return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"
+def _detectable(value: object) -> str:
+    return detectable_text(value / 100) if isinstance(value, (int, float)) else "-"

@@ -23,6 +23,8 @@ CPU_ATTENTION = "torch_native"
 CPU_SPECULATIVE_ATTENTION = "intel_amx"
 CPU_BACKENDS = frozenset({CPU_ATTENTION, CPU_SPECULATIVE_ATTENTION})
 CPU_SAMPLING = "pytorch"
+CPU_SPECULATES_SINCE = 16
+"""Patch release of 0.5 from which EAGLE-3 is tried on a CPU: 0.5.10 and 0.5.15 were seen to fail, 0.5.18 to run."""
 
 # Flags that a later release removed: flag -> (first patch release of 0.5 without it, its replacement).
 # From there argparse either finds no such option or calls the prefix ambiguous, and exits with status 2.
@@ -95,14 +97,17 @@ def server_arguments(
     return ServerArguments(tuple(argv), _env(profile, kind, target), tuple(notes))
 
 
-def applicability(profile: Profile, kind: EngineKind) -> str | None:
-    """Why the profile cannot mean anything on an engine of this kind; ``None`` when it can."""
+def applicability(profile: Profile, kind: EngineKind, version: str) -> str | None:
+    """Why the profile cannot mean anything on an engine of this kind and version; ``None`` when it can."""
     if kind != "cpu":
         return None
     if not profile.cuda_graphs:
         return "the CPU engine has no CUDA graphs: without them this profile is the same server as with them"
     if profile.speculation is not None and profile.speculation.attention_mode != "prefill":
         return "the attention mode makes no difference on the CPU engine: one backend serves both modes"
+    drafts = profile.speculation is not None and profile.speculation.algorithm not in DRAFTLESS
+    if drafts and not rules_for(version).since(CPU_SPECULATES_SINCE):
+        return f"SGLang {version} cannot speculate with a draft model on a CPU"
     return None
 
 

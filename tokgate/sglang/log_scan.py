@@ -7,9 +7,14 @@ The measured rate stands in the performance notes of the documentation; the slow
 from __future__ import annotations
 
 import codecs
+import errno
+import os
+import stat
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from io import FileIO
 from pathlib import Path
 
 from tokgate.errors import UsageFault
@@ -24,23 +29,66 @@ _ACCESS = b"] INFO: "
 _ZERO = datetime(1970, 1, 1)
 
 
+def check_readable(path: Path) -> None:
+    """Find out whether a log can be read, before anything waits for it: a pipe may never get a writer.
+
+    Raises:
+        UsageFault: there is no such file, it cannot be read, or it is something else than a file.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            path.open("rb").close()
+            return
+    except OSError as error:
+        raise UsageFault(f"cannot read log {path}: {error.strerror}") from error
+    kinds = ((stat.S_ISDIR, "folder"), (stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"))
+    kind = next((word for test, word in kinds if test(mode)), "device")
+    advice = "name the logs in it" if kind == "folder" else "write what is to be read to a file first"
+    raise UsageFault(f"cannot read log {path}: it is a {kind}, not a file", [advice])
+
+
 def scan_file(path: Path) -> Iterator[ev.Event | Columns]:
     """Scan one file, packed with gzip or not; see :func:`scan`. A cut gzip stream gives what it holds.
 
     Raises:
-        UsageFault: there is no such file, or it cannot be read.
+        UsageFault: as :func:`check_readable`.
     """
+    check_readable(path)
     cut: list[str] = []
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
             packed = file.read(2) == _GZIP_MAGIC
             file.seek(0)
             raw = iter(lambda: file.read(BLOCK_BYTES), b"")
-            yield from scan(_unpacked(raw, cut) if packed else raw)
+            yield from scan(_unpacked(raw, cut) if packed else _without_holes(file))
     except OSError as error:
         raise UsageFault(f"cannot read log {path}: {error.strerror}") from error
     for text in cut:
         yield ev.Suspect(text=text)
+
+
+def _without_holes(file: FileIO) -> Iterator[bytes]:
+    """The blocks of a plain file; a newline for each hole, as a log has that was emptied under a running server."""
+    at = 0
+    while True:
+        try:
+            data = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            hole = os.lseek(file.fileno(), data, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return  # no data behind this
+            # This file system does not tell: all of it is read.
+            data, hole = at, sys.maxsize
+        if data > at:
+            yield b"\n"
+        file.seek(data)
+        at = data
+        while at < hole and (block := file.read(min(BLOCK_BYTES, hole - at))):
+            at += len(block)
+            yield block
+        if at < hole:
+            return
 
 
 def _unpacked(blocks: Iterable[bytes], cut: list[str]) -> Iterator[bytes]:

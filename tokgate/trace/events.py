@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,8 +177,13 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file begins as a Chrome trace does; a log of SGLang never does. False when it cannot be read."""
+    """Whether a file begins as a Chrome trace does; a log of SGLang never does.
+
+    False when it cannot be read, and for what is no file: a pipe may never get a writer.
+    """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
         with path.open("rb") as file:
             begin = next(_chunks(file), b"")[:512].lstrip()
     except OSError:

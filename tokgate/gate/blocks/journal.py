@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokgate.errors import ResultsUnwritable, SampleFault, UsageFault
+from tokgate.gate.blocks import seal
 from tokgate.gate.blocks.measured import MeasuredArm, MeasuredBlock
 from tokgate.gate.runs import Measured
+from tokgate.gate.words import count
 from tokgate.load.sample import Sample, read_samples, write_json
 
 SCHEMA = 1
@@ -17,6 +19,9 @@ SCHEMA = 1
 
 class Journal:
     """Blocks of one plan in a folder.
+
+    Attributes:
+        remarks: what a reader must know of the blocks that were taken up, one line each.
 
     Args:
         folder: made when there is none.
@@ -30,6 +35,7 @@ class Journal:
 
     def __init__(self, folder: Path, plan: Mapping[str, object]) -> None:
         self.folder = folder
+        self.remarks: list[str] = []
         path = folder / "plan.json"
         wanted = json.loads(json.dumps(plan))
         if path.is_file():
@@ -45,38 +51,35 @@ class Journal:
         Raises:
             ResultsUnwritable: disk full or folder gone.
         """
-        write_json(
-            self._file(block.number),
-            {
-                "schema": SCHEMA,
-                "number": block.number,
-                "began_at": block.began_at,
-                "seconds": block.seconds,
-                "orders": {name: list(order) for name, order in block.orders.items()},
-                "arms": {name: self._arm(arm) for name, arm in block.arms.items()},
-            },
-        )
+        said = {
+            "schema": SCHEMA,
+            "number": block.number,
+            "began_at": block.began_at,
+            "seconds": block.seconds,
+            "orders": {name: list(order) for name, order in block.orders.items()},
+            "arms": {name: self._arm(arm) for name, arm in block.arms.items()},
+        }
+        write_json(self._file(block.number), seal.sealed(said, self.folder, _files(block)))
 
     def take_up(self) -> list[MeasuredBlock]:
-        """All whole blocks; Samples of one that was cut short are moved aside, into ``lost/``.
+        """All whole blocks, in the order in which they were measured; Samples of others are moved into ``lost/``.
 
         Raises:
-            SampleFault: a block or one of its Samples cannot be read, or a block is missing.
+            SampleFault: a block or one of its Samples cannot be read, or was edited since it was stored.
             ResultsUnwritable: Samples cannot be moved.
         """
         blocks: list[MeasuredBlock] = []
-        known: set[Path] = set()
-        for number, path in enumerate(sorted((self.folder / "blocks").glob("[0-9]*.json"))):
-            if path != self._file(number):
-                raise SampleFault(
-                    f"{self.folder / 'blocks'}: block {number} is missing, {path.name} is there"
-                )
-            block = self._block(_read(path), path)
+        unsealed = 0
+        for path in sorted((self.folder / "blocks").glob("[0-9]*.json")):
+            data = _read(path)
+            block = self._block(data, path)
+            if path != self._file(block.number):
+                raise SampleFault(f"{path}: holds block {block.number}", seal.advice(path))
+            unsealed += not seal.is_sealed(data)
             blocks.append(block)
-            for arm in block.arms.values():
-                for measured in arm.workloads.values():
-                    known |= {*measured.files, *measured.void_files}
-        self._set_aside(known)
+        self._set_aside({file for block in blocks for file in _files(block)})
+        blocks.sort(key=lambda block: (block.began_at, block.number))
+        self.remarks = list(_remarks([block.number for block in blocks], unsealed))
         return blocks
 
     def _file(self, number: int) -> Path:
@@ -98,15 +101,15 @@ class Journal:
         if data.get("schema") != SCHEMA:
             raise SampleFault(f"{path}: block schema {data.get('schema')!r}, this tokgate reads {SCHEMA}")
         try:
-            return MeasuredBlock(
-                number=data["number"],
+            block = MeasuredBlock(
+                number=int(data["number"]),
                 began_at=data["began_at"],
                 seconds=float(data["seconds"]),
                 orders={name: tuple(order) for name, order in data["orders"].items()},
                 arms={
                     name: MeasuredArm(
                         {
-                            workload: self._measured(item["runs"], item["void"])
+                            workload: self._measured(data, path, item["runs"], item["void"])
                             for workload, item in arm["workloads"].items()
                         },
                         arm["extras"],
@@ -116,10 +119,13 @@ class Journal:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SampleFault(f"{path}: not a block: {type(error).__name__}: {error}") from error
+        seal.check_block(data, path)
+        return block
 
-    def _measured(self, runs: list[str], void: list[str]) -> Measured:
+    def _measured(self, block: Mapping[str, Any], path: Path, runs: list[str], void: list[str]) -> Measured:
         files = tuple(self._inside(name) for name in runs)
         void_files = tuple(self._inside(name) for name in void)
+        seal.check_samples(block, path, self.folder, [*runs, *void])
         return Measured(_samples(files), _samples(void_files), files, void_files)
 
     def _inside(self, name: str) -> Path:
@@ -137,6 +143,35 @@ class Journal:
                 path.replace(aside)
             except OSError as error:
                 raise ResultsUnwritable(f"{path} cannot be moved to {aside}: {error.strerror}") from error
+
+
+def _files(block: MeasuredBlock) -> list[Path]:
+    """Of all its Samples, void ones included."""
+    return [
+        path
+        for arm in block.arms.values()
+        for measured in arm.workloads.values()
+        for path in (*measured.files, *measured.void_files)
+    ]
+
+
+def _remarks(numbers: Sequence[int], unsealed: int) -> Iterator[str]:
+    """What a reader must know of stored blocks.
+
+    Args:
+        numbers: of the blocks, in the order in which they were measured.
+        unsealed: how many have no digests.
+    """
+    for place, number in enumerate(numbers):
+        if later := [other for other in numbers[:place] if other > number]:
+            yield f"block {number} was measured again, after block {max(later)}"
+    for gone in sorted({*range(max(numbers, default=0))} - {*numbers}):
+        yield f"block {gone} is gone and is measured again"
+    if unsealed:
+        yield (
+            f"{unsealed} of {count(len(numbers), 'block')} were stored by an older tokgate, without digests: "
+            "whether their samples were edited since is not known"
+        )
 
 
 def _samples(files: tuple[Path, ...]) -> tuple[Sample, ...]:

@@ -91,6 +91,12 @@ class BlockRunner:
         seconds = [block.seconds for block in self.blocks]
         return max(seconds[1:] or seconds, default=0.0)
 
+    @property
+    def _free(self) -> int:
+        """Number of the next block: the lowest that none has."""
+        taken = {block.number for block in self.blocks}
+        return next(number for number in range(len(taken) + 1) if number not in taken)
+
     def measure(self, workloads: Collection[str] | None = None) -> MeasuredBlock:
         """Measure one more block and keep it.
 
@@ -102,7 +108,7 @@ class BlockRunner:
             TokgateError: what a start or a run raised. The block under way is lost, its Samples are not.
             ValueError: none of the plan's workloads is asked for.
         """
-        number = len(self.blocks)
+        number = self._free
         asked = [w for w in self.plan.workloads if workloads is None or w.name in workloads]
         if not asked:
             raise ValueError(f"none of the planned workloads is among {sorted(workloads or ())}")
@@ -142,9 +148,10 @@ class BlockRunner:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader should know beside the figures: how servers ended, what nobody could watch, and what met
-        runs that count."""
-        return [*dict.fromkeys(self._bench.remarks), *self.blind().remarks(), *self._slowed()]
+        """What a reader should know beside the figures: what stored blocks were taken up, how servers ended, what
+        nobody could watch, and what met runs that count."""
+        stored = [] if self._journal is None else self._journal.remarks
+        return [*stored, *dict.fromkeys(self._bench.remarks), *self.blind().remarks(), *self._slowed()]
 
     def blind(self) -> Blind:
         """What no run of the blocks so far, void ones included, could have been void by."""
