@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.gate.runs import ROOT
 from tests.gpukind.hosts import GpuHost
 from tests.host.fake_nvml import HEALTHY, FakeNvml, NVMLError, nvml_of
-from tokgate.cli import reap
-from tokgate.config.profiles import load_profiles
+from tokgate.cli import reap, run
+from tokgate.config.engine import Engine
+from tokgate.config.profiles import Profile, load_profiles
 from tokgate.errors import ConfigFault, HostFault, UsageFault
 from tokgate.gate import engines, share
 from tokgate.gate import setup as gate_setup
+from tokgate.gate.blocks.arms import ServerBench
+from tokgate.gate.blocks.plan import Arm, BlockPlan
+from tokgate.gate.cards import check_same_place
 from tokgate.gate.claim import claim
 from tokgate.gate.watch import Watch
 from tokgate.host import contention, fitness, gpu, proc
@@ -116,6 +121,29 @@ def test_shares_need_an_engine_that_leaves_the_choice_to_them(read: Read) -> Non
     with pytest.raises(UsageFault, match="sets CUDA_VISIBLE_DEVICES for all"):
         share.deal(read({}, {}, env={"CUDA_VISIBLE_DEVICES": "0"}), (0, 1), emulated=False)
     assert share.deal(read({}, {}), (0, 1), emulated=False) == [share.Share((0,), ("baseline",))]
+
+
+def test_engines_that_are_compared_are_on_the_same_gpus(tmp_path: Path) -> None:
+    """A run claims the GPUs of one of them: the other's would be neither locked nor watched, and another's."""
+    here, there = (Engine(n, "gpu", "0.5.15.post1", env={"CUDA_VISIBLE_DEVICES": n}) for n in "01")
+    with pytest.raises(UsageFault, match="engine '0' sets CUDA_VISIBLE_DEVICES=0; engine '1' sets"):
+        check_same_place(here, there)
+    check_same_place(here, here)
+    plain = Engine("b", "gpu", "0.5.15.post1")
+    with pytest.raises(UsageFault, match="engine 'b' sets neither"):
+        ServerBench(
+            cast(gate_setup.Setup, SimpleNamespace(engine=here)),
+            cast(
+                BlockPlan, SimpleNamespace(arms=(Arm("A", here, Profile("p")), Arm("B", plain, Profile("p"))))
+            ),
+            tmp_path,
+        )
+    host = GpuHost(tmp_path)
+    old, new = host.engine("0.5.13.post1", CUDA_VISIBLE_DEVICES="0"), host.engine("0.5.12")
+    asked = (f"--from-engine={old}", f"--to-engine={new}", "--profiles=baseline", "--dry-run")
+    assert run(["bump", *asked, f"--config-folder={host.config}", f"--results={tmp_path}"]) == 2
+    with pytest.raises(UsageFault, match="choose others"):
+        engines.reference(str(old), 1.0, plain)
 
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"])

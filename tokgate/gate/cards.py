@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tokgate.config.engine import Engine
-from tokgate.config.profiles import Profile
+from tokgate.config.profiles import WHICH_GPUS, Profile
 from tokgate.errors import UsageFault
 from tokgate.host import gpu
 from tokgate.host.host_class import host_class
@@ -64,6 +64,26 @@ def check_place(engine: Engine, profiles: Iterable[Profile], flags: Sequence[str
                     f"{where}: {flag} takes the server to GPUs that this run neither locks nor watches",
                     [PLACING[flag]],
                 )
+
+
+def check_same_place(one: Engine, other: Engine) -> None:
+    """Whether servers of two engines that are compared are on the same GPUs, which a run claims by one of them.
+
+    Raises:
+        UsageFault: their files choose different ones.
+    """
+    chosen = [{name: engine.env.get(name) for name in WHICH_GPUS} for engine in (one, other)]
+    if one.kind != "gpu" or chosen[0] == chosen[1]:
+        return
+    told = (
+        f"engine '{engine.name}' sets "
+        + (", ".join(f"{name}={value}" for name, value in given.items() if value is not None) or "neither")
+        for engine, given in zip((one, other), chosen, strict=True)
+    )
+    raise UsageFault(
+        f"two engines are compared on the same GPUs, and these choose others: {'; '.join(told)}",
+        [f"leave {' and '.join(WHICH_GPUS)} out of both files, and set them in the shell"],
+    )
 
 
 def lacking(profile: Profile, names: tuple[str, ...] | None) -> str | None:

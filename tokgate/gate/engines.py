@@ -10,6 +10,7 @@ from tokgate import environments
 from tokgate.config.engine import Engine, EngineKind, emulated_engine, resolve_engine
 from tokgate.emulator.scenario import locate
 from tokgate.errors import HostFault, UsageFault
+from tokgate.gate.cards import check_same_place
 from tokgate.host import gpu
 
 KINDS: tuple[EngineKind, ...] = ("gpu", "cpu", "emulated")
@@ -70,7 +71,7 @@ def reference(asked: str | None, budget_minutes: float | None, engine: Engine) -
         engine: under test.
 
     Raises:
-        UsageFault: a budget that is no time, none at all, or an engine of another kind.
+        UsageFault: a budget that is no time, none at all, or an engine of another kind, or for other GPUs.
     """
     if budget_minutes is not None and not 0 < budget_minutes < float("inf"):
         raise UsageFault(f"--budget-minutes is a time above 0, got {budget_minutes:g}")
@@ -84,6 +85,7 @@ def reference(asked: str | None, budget_minutes: float | None, engine: Engine) -
             f"--reference-engine {asked} is of kind {found.kind}, the engine under test "
             f"of kind {engine.kind}: they cannot be compared"
         )
+    check_same_place(engine, found)
     if found.kind == "emulated":
         locate(found.scenario or "founding")
     return found
