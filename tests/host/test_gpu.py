@@ -208,8 +208,8 @@ def test_a_gpu_that_fell_off_its_bus_is_told_and_never_a_traceback(
         ("0,7", "CUDA_VISIBLE_DEVICES=0,7 (of the engine): no GPU here is '7', and CUDA reads no further"),
         (
             "MIG-4711",
-            "CUDA_VISIBLE_DEVICES=MIG-4711 (of the engine): MIG-4711 is a part of a GPU; tokgate measures on "
-            "whole ones: turn MIG off, or name another",
+            "CUDA_VISIBLE_DEVICES=MIG-4711 (of the engine): MIG-4711 is a part of a GPU; tokgate locks "
+            "and watches whole ones: turn MIG off, or name another",
         ),
     ],
 )
@@ -219,6 +219,13 @@ def test_why_no_more_gpus_are_visible(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert why_no_more(nvml({}, {}), env) == told
+
+
+def test_a_part_of_a_gpu_is_a_class_of_its_own(nvml: NvmlMaker) -> None:
+    """Its figures would else be held against baselines of the whole GPU, or become some."""
+    opened = nvml({"mig": 1}, {}, {"mig": None})
+    assert opened.names([0, 1, 2]) == ["NVIDIA H200 MIG", "NVIDIA H200", "NVIDIA H200"]
+    assert host_class("gpu", opened.names([0])) == "nvidia-h200-mig"
 
 
 def test_unlike_gpus_may_be_numbered_otherwise(nvml: NvmlMaker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,8 +140,14 @@ class Nvml:
         return [_text(self._of(index, self._nvml.nvmlDeviceGetUUID)) or "" for index in range(self.count)]
 
     def names(self, indices: Sequence[int]) -> list[str]:
-        """Names of GPUs; ``unknown`` for one that does not answer."""
-        return [_text(self._of(index, self._nvml.nvmlDeviceGetName)) or "unknown" for index in indices]
+        """Names of GPUs; ``unknown`` for one that does not answer. One with MIG on is a part of a GPU to an engine, and
+        has ``MIG`` behind its name."""
+        found = []
+        for index in indices:
+            name = _text(self._of(index, self._nvml.nvmlDeviceGetName)) or "unknown"
+            mig = self._of(index, self._nvml.nvmlDeviceGetMigMode)
+            found.append(f"{name} MIG" if mig is not None and mig[0] else name)
+        return found
 
     def throttle_s(self, indices: Sequence[int]) -> dict[tuple[int, str], float]:
         """Time for which power or heat slowed a GPU down since boot, by index and cause, seconds."""

@@ -34,7 +34,7 @@ def why_no_more(nvml: Nvml, env: Mapping[str, str]) -> str:
     if stop is None:
         return f"{said} names no more; this host shows {here}"
     if stop.startswith("MIG-"):
-        return f"{said}: {stop} is a part of a GPU; tokgate measures on whole ones: turn MIG off, or name another"
+        return f"{said}: {stop} is a part of a GPU; tokgate locks and watches whole ones: turn MIG off, or name another"
     return f"{said}: no GPU here is '{stop}', and CUDA reads no further"
 
 
