@@ -123,6 +123,16 @@ def test_shares_need_an_engine_that_leaves_the_choice_to_them(read: Read) -> Non
     assert share.deal(read({}, {}), (0, 1), emulated=False) == [share.Share((0,), ("baseline",))]
 
 
+def test_shares_are_of_the_gpus_that_the_shell_was_given(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was given two GPUs of four would measure on those of its neighbours."""
+    setup = read({}, {}, {}, {})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    with pytest.raises(UsageFault, match="names GPU 0, 1, which CUDA_VISIBLE_DEVICES=2,3 hides") as caught:
+        share.deal(setup, (0, 1), emulated=False)
+    assert caught.value.details == ("--gpus takes NVML's numbers; visible: 2, 3",)
+    assert share.deal(setup, (3, 2), emulated=False) == [share.Share((3,), ("baseline",))]
+
+
 def test_engines_that_are_compared_are_on_the_same_gpus(tmp_path: Path) -> None:
     """A run claims the GPUs of one of them: the other's would be neither locked nor watched, and another's."""
     here, there = (Engine(n, "gpu", "0.5.15.post1", env={"CUDA_VISIBLE_DEVICES": n}) for n in "01")
