@@ -25,7 +25,7 @@ from tokgate.gate.cards import check_same_place
 from tokgate.gate.claim import claim
 from tokgate.gate.watch import Watch
 from tokgate.host import contention, fitness, gpu, proc
-from tokgate.host.gpu import Nvml
+from tokgate.host.gpu import Broken, Nvml
 from tokgate.server import forensics
 
 Read = Callable[..., gate_setup.Setup]
@@ -78,6 +78,26 @@ def test_a_lost_gpu_is_refused_in_words(read: Read) -> None:
     assert refused(
         read(LOST, {"processes": [(1, 5)]}, env={"CUDA_VISIBLE_DEVICES": "1"})
     ).headline.startswith("this host is not fit to measure on: gpu1.free")
+
+
+@pytest.mark.parametrize(
+    ("nvml", "told"),
+    [
+        ("no NVIDIA driver answers: x", "this host shows none: no NVIDIA driver answers: x"),
+        (
+            Broken("its NVIDIA driver does not answer: y"),
+            "cannot tell its GPUs: its NVIDIA driver does not answer: y",
+        ),
+    ],
+)
+def test_a_claim_without_a_gpu_says_what_is_there(
+    read: Read, monkeypatch: pytest.MonkeyPatch, nvml: str, told: str
+) -> None:
+    """Of bump and calibrate too, which know no -m."""
+    setup = read({})
+    monkeypatch.setattr(gpu, "open_nvml", lambda: nvml)
+    assert refused(setup).headline.startswith(f"engine '{setup.engine.name}' needs a GPU and this host ")
+    assert told in refused(setup).headline
 
 
 def test_a_lost_gpu_does_not_hinder_the_choice_of_an_engine(read: Read) -> None:

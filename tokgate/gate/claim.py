@@ -10,7 +10,7 @@ from tokgate.errors import GpuBusy, HostFault
 from tokgate.gate.setup import Setup
 from tokgate.gate.words import count
 from tokgate.host import fitness, gpu
-from tokgate.host.gpu import Nvml
+from tokgate.host.gpu import Broken, Nvml
 from tokgate.host.lock import GpuLocks
 from tokgate.host.visible import BY_BUS, ORDER, VISIBLE, numbered_otherwise, visible_indices, why_no_more
 
@@ -32,7 +32,11 @@ def claim(setup: Setup) -> Iterator[list[str]]:
         return
     nvml = gpu.open_nvml()
     if isinstance(nvml, str):
-        raise HostFault(f"-m gpu needs a GPU and this host shows none: {nvml}", ["tokgate doctor tells more"])
+        lacks = "cannot tell its GPUs" if isinstance(nvml, Broken) else "shows none"
+        raise HostFault(
+            f"engine '{setup.engine.name}' needs a GPU and this host {lacks}: {nvml}",
+            ["tokgate doctor tells more"],
+        )
     indices = _chosen(nvml, setup)
     with GpuLocks([nvml.uuids()[index] for index in indices], wait_s=setup.request.wait_gpu_s, on_wait=_say):
         findings = fitness.examine(setup.request.results, gpus=indices)
