@@ -103,6 +103,31 @@ def test_a_bump_that_is_gone_on_with(host: GpuHost, tmp_path: Path, pairing: tup
 
 
 @pytest.mark.slow
+def test_a_bump_where_memory_is_short(host: GpuHost, tmp_path: Path) -> None:
+    """A start that dies for want of memory is no verdict on a build: servers go fewer at a time."""
+    slot = {"FAKE_SLOT": str(tmp_path / "slot")}
+    files = [host.engine(version, **slot) for version in ("0.5.13.post1", "0.5.15.post1")]
+    for file in files:
+        file.write_text(file.read_text().replace("tokgate.emulator", "one_slot"))
+    done = host.measure(
+        "bump",
+        f"--results={tmp_path}",
+        f"--from-engine={files[0]}",
+        f"--to-engine={files[1]}",
+        "--profiles=baseline,eagle3-graphs",
+        "--workloads=chat-bs1",
+        "--metrics=output_tok_s",
+        "--parity=none",
+        "--blocks=3",
+        "--runs=1",
+        "--all-at-once",
+    )
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    progress = done.stderr + done.stdout
+    assert progress.count(": fewer at a time from now on") >= 2 and "6 blocks" in done.stdout, progress
+
+
+@pytest.mark.slow
 def test_a_bisection(host: GpuHost, tmp_path: Path) -> None:
     host.engine("0.5.13.post1")
     host.engine("0.5.14", "start-exit:kv-cache")
