@@ -1,6 +1,5 @@
-"""What bumps of real SGLang said, from the records that are kept, as the tables of docs/explanation/bump.md.
+"""What bumps of real SGLang said: the records that are kept; ``benchmarks.bump.page`` makes tables of them.
 
-    python -m benchmarks.bump.record [--write]
     python -m benchmarks.bump.record --take OUT --name 8b-baseline     # keeps what benchmarks.bump.h200 left in OUT
     python -m benchmarks.bump.record --take results/bump-... --name cli-eagle3      # or what `tokgate bump` left
 
@@ -13,14 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from benchmarks.bump.comparison import without_paths
-from benchmarks.page import put
 from tokgate.analysis.blocks import differences, pair
 from tokgate.analysis.decision import Decision
 from tokgate.analysis.looks import Plan
@@ -29,9 +26,6 @@ from tokgate.analysis.sequential import judge
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "tests" / "assets" / "h200-bump"
 CPU_RECORDS = ROOT / "tests" / "assets" / "cpu-bump"
-DOCUMENT = ROOT / "docs" / "explanation" / "bump.md"
-BEGIN, END = "<!-- benchmarks.bump.record: begin -->", "<!-- benchmarks.bump.record: end -->"
-CPU_BEGIN, CPU_END = "<!-- benchmarks.bump.record cpu: begin -->", "<!-- benchmarks.bump.record cpu: end -->"
 LAUNCHES = ".launches.json"
 BETA = 0.05
 """Of a record that does not say its own."""
@@ -54,6 +48,8 @@ class Bump:
         right: kinds of the speed verdict that are right; empty where nothing is known beforehand.
         foreseen: the loss that all the blocks asked for would find, said before any was measured; ``-`` without.
         report: as ``report.json`` has it.
+        record: name of the record's file.
+        began_at: UTC, ISO 8601.
     """
 
     name: str
@@ -61,6 +57,8 @@ class Bump:
     right: tuple[str, ...]
     foreseen: str
     report: Mapping[str, Any]
+    record: str
+    began_at: str
 
     @property
     def verdicts(self) -> list[Mapping[str, Any]]:
@@ -72,13 +70,18 @@ class Bump:
 
 
 def bumps(folder: Path = RECORDS) -> Iterator[Bump]:
-    """Every bump of every record."""
-    for path in sorted(folder.glob("*.json")):
+    """Every bump of every record, the earliest record first."""
+    known = dict(launches(folder))
+    found: list[tuple[str, str, Any]] = []
+    for path in folder.glob("*.json"):
         if path.name.endswith(LAUNCHES):
             continue
         data = json.loads(path.read_text(encoding="utf-8"))
+        began = data.get("began_at") or min(launch["began_at"] for launch in known[path.stem])
+        found.append((began, path.stem, data))
+    for began, record, data in sorted(found, key=lambda item: item[:2]):
         if "comparisons" not in data:
-            yield Bump(path.stem, f"{data['old']} -> {data['new']}", (), "-", data)
+            yield Bump(record, f"{data['old']} -> {data['new']}", (), "-", data, record, began)
             continue
         versions = next(item["report"] for item in data["comparisons"] if item["name"] == "new")
         for item in data["comparisons"]:
@@ -87,11 +90,13 @@ def bumps(folder: Path = RECORDS) -> Iterator[Bump]:
             what = PURPOSE[item["name"]].format(old=versions["old"], new=versions["new"], delay=told)
             right = () if item["name"] == "new" else tuple(item["right"])
             yield Bump(
-                f"{path.stem}/{item['name']}",
+                f"{record}/{item['name']}",
                 what,
                 right,
                 f"-{item['detectable_beforehand_percent']:.0f} % by {data['blocks_asked']}",
                 {**item["report"], "facts": {"blocks_max": data["blocks_asked"], **item["report"]["facts"]}},
+                record,
+                began,
             )
 
 
@@ -169,99 +174,15 @@ def take(out: Path, name: str) -> None:
     (folder / f"{name}.json").write_text(json.dumps(times | report, indent=1) + "\n", encoding="utf-8")
 
 
-def page(folder: Path = RECORDS) -> str:
-    """The table as Markdown."""
-    lines = [
-        "Made by `python -m benchmarks.bump.record` from `tests/assets/h200-bump/`; "
-        "tests judge each verdict again from its runs.",
-        "",
-        "| compared | case | old | new | change (95 % CI) | blocks | foreseen | verdict |",
-        "|---|---|---:|---:|---:|---:|---:|---|",
-    ]
-    for bump in bumps(folder):
-        for verdict in bump.verdicts:
-            told = verdict["evidence"]
-            if told.get("metric") in ("output_tok_s", "accept_length"):
-                of_speed = told["metric"] == "output_tok_s"
-                lines.append(
-                    f"| {bump.what} | {verdict['subject']} {told['metric']} | {_figure(told.get('reference'))} "
-                    f"| {_figure(told.get('now'))} | {_change(told)} | {told.get('blocks', '-')} "
-                    f"| {bump.foreseen if of_speed else '-'} | {verdict['kind']} |"
-                )
-    for name, found in launches(folder):
-        lines += ["", f"Every launch of `{name}`; void runs in brackets:", "", *_launch_rows(found)]
-    return "\n".join(lines)
-
-
-def cpu_page(folder: Path = CPU_RECORDS) -> str:
-    """What was measured of two versions on the CPU, as Markdown: every verdict, and what moved."""
-    lines = ["Made by `python -m benchmarks.bump.record` from `tests/assets/cpu-bump/`."]
-    for bump in bumps(folder):
-        report = bump.report
-        lines += [
-            "",
-            f"**{bump.name}**, {report['began_at'][:16].replace('T', ' ')} UTC: SGLang {bump.what}; "
-            f"{report['header'][1]}; {report['blocks']} blocks, {report['gpu_minutes']:.0f} minutes:",
-            "",
-            "| verdict | case | metric | old | new | change (95 % CI), or what was found |",
-            "|---|---|---|---:|---:|---|",
-        ]
-        for verdict in bump.verdicts:
-            told = verdict["evidence"]
-            found = _change(told)
-            lines.append(
-                f"| {verdict['kind']} | {verdict['subject']} | {told['metric']} | {_figure(told.get('reference'))} "
-                f"| {_figure(told.get('now'))} | {verdict['headline'] if found == '-' else found} |"
-            )
-        moved = [f"{item['what']} {item['old']} -> {item['new']}" for item in report["moved"]]
-        lines += ["", f"Moved: {', '.join(moved)}, and {report['moved_others']} packages of less weight."]
-    return "\n".join(lines)
-
-
-def _launch_rows(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "| server | began | start, s | tok/s, run by run | step, ms (median) |"
-    yield "|---|---|---:|---|---:|"
-    for launch in found:
-        runs = [
-            f"({run['output_tok_s']:.1f})" if run["void"] else f"{run['output_tok_s']:.1f}"
-            for run in launch["runs"]
-        ]
-        steps = sorted(run["step_ms_p50"] for run in launch["runs"])
-        yield (
-            f"| {launch['server']} | {launch['began_at'][11:19]} | {launch['startup_s']:.0f} | {', '.join(runs)} "
-            f"| {median(steps):.2f} |"
-        )
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
-
-
-def _change(told: Mapping[str, Any]) -> str:
-    change, interval = told.get("change_percent"), told.get("interval_percent")
-    if change is None:
-        return "-"
-    text = f"{change:+.1f} %"
-    return text if interval is None else f"{text} ({interval[0]:+.1f}..{interval[1]:+.1f})"
-
-
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--write", action="store_true", help=f"into {DOCUMENT.relative_to(ROOT)}")
-    parser.add_argument("--take", type=Path, metavar="OUT", help="keep what was left there")
-    parser.add_argument("--name", help="of the record that is kept")
+    parser.add_argument("--take", type=Path, required=True, metavar="OUT", help="keep what was left there")
+    parser.add_argument("--name", required=True, help="of the record that is kept")
     asked = parser.parse_args()
-    if asked.take:
-        if not asked.name:
-            parser.error("--take needs --name")
-        take(asked.take, asked.name)
-    for text, begin, end in ((page(), BEGIN, END), (cpu_page(), CPU_BEGIN, CPU_END)):
-        print(text)
-        if asked.write:
-            put(DOCUMENT, begin, end, text)
+    take(asked.take, asked.name)
 
 
 if __name__ == "__main__":

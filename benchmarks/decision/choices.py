@@ -17,6 +17,7 @@ from benchmarks.decision.rules import sprt
 from tokgate.analysis.looks import NU0_MAX, TUNING, Tuning, walk
 
 FIRST_DESIGN = Tuning(
+    steps=(1.0, 2.0, 4.0, 8.0),
     weights=(0.55, 0.25, 0.15, 0.05),
     pass_steps=(1.0, 2.0, 4.0),
     pass_weights=(0.75, 0.20, 0.05),
@@ -31,7 +32,14 @@ VARIANTS: dict[str, tuple[Tuning, float]] = {
     "nu0 4": (TUNING, 4),
     "no final test": (replace(TUNING, final_alpha=0.0, final_beta=0.0), NU0_MAX),
     "all beta before the final test": (replace(TUNING, final_beta=0.0), NU0_MAX),
-    "weights of the first design": (replace(TUNING, weights=FIRST_DESIGN.weights), NU0_MAX),
+    "weights of the first design": (
+        replace(TUNING, steps=FIRST_DESIGN.steps, weights=FIRST_DESIGN.weights),
+        NU0_MAX,
+    ),
+    "no alternative beyond 8 limits": (
+        replace(TUNING, steps=FIRST_DESIGN.steps, weights=(0.65, 0.20, 0.10, 0.05)),
+        NU0_MAX,
+    ),
     "widen from 3 blocks": (replace(TUNING, widen_from=3), NU0_MAX),
     "two fifths of beta for the final test": (replace(TUNING, final_beta=0.4), NU0_MAX),
     "no overshoot correction": (replace(TUNING, overshoot=0.0), NU0_MAX),

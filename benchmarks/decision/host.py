@@ -183,6 +183,13 @@ def _copy(folder: Path, kept: Path) -> None:
         if {"logs", "parity", "forensics", "traces", "lost"} & set(place.relative_to(kept).parts):
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
+        if path.name == "plan.json":
+            plan = json.loads(path.read_text(encoding="utf-8"))
+            # By its name: where it lay on that machine is nobody's business.
+            place.write_text(
+                json.dumps(plan | {"model": plan.get("model") and Path(plan["model"]).name}, indent=1)
+            )
+            continue
         if not path.name.endswith(".sample.json"):
             shutil.copyfile(path, place)
             continue

@@ -61,6 +61,8 @@ def session(folder: Path, scratch: Path) -> tuple[BlockPlan, list[MeasuredBlock]
         seed=facts["seed"],
         runs_per_arm=facts["runs_per_arm"],
         together=facts["together"],
+        engine_flags=tuple(facts.get("engine_flags", ())),
+        model=facts.get("model"),
     )
     began = datetime.datetime.strptime(folder.name.rpartition("-")[0], STAMP).replace(tzinfo=datetime.UTC)
     now: dict[str, Any] = dict(plan.facts())

@@ -36,3 +36,20 @@ def test_sessions_of_two_gpus_are_kept_and_pooled(tmp_path: Path) -> None:
     ]
     assert [s.blocks for s in pooled] == [s.blocks for s in sorted(alone, key=lambda s: s.started_at)]
     assert sum(len(s.blocks) for s in pooled) == 4
+
+
+def test_blocks_of_the_h200_make_the_stored_calibrations(tmp_path: Path) -> None:
+    """What ``tokgate calibrate run`` wrote on the GPU follows from the blocks that were kept."""
+    written = recorded.pool(ROOT / "tests" / "assets" / "h200-aa", tmp_path)
+    assert len(written) == 9
+    for path in written:
+        again, stored = (
+            read_calibration(root / path.relative_to(tmp_path)) for root in (tmp_path, ROOT / "baselines")
+        )
+        assert again.identity == stored.identity
+        assert again.sessions[0] in stored.sessions
+    speed = read_calibration(
+        tmp_path / "nvidia-h200/calibration/baseline/chat-bs1/output_tok_s.calibration.yaml"
+    )
+    history = speed.history()
+    assert history is not None and history.blocks == 6 and 0.06 < history.s0 < 0.08

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.bump import record
+from benchmarks.bump import page, record
 from benchmarks.bump.comparison import without_paths
 
 BUMPS = list(record.bumps(record.CPU_RECORDS))
@@ -29,8 +29,8 @@ def test_outputs_of_both_versions_are_equal_and_what_moved_is_told(bump: record.
 
 def test_the_page_has_this_table() -> None:
     assert len(BUMPS) == 2
-    text = record.DOCUMENT.read_text(encoding="utf-8")
-    assert f"{record.CPU_BEGIN}\n{record.cpu_page()}\n{record.CPU_END}" in text
+    text = page.DOCUMENT.read_text(encoding="utf-8")
+    assert f"{page.CPU_BEGIN}\n{page.on_cpu()}\n{page.CPU_END}" in text
 
 
 def test_what_is_kept_names_no_place_of_one_machine() -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 import pytest
 
 from tokgate.sglang import log_events as ev
-from tokgate.sglang.log_grammar import server_args
+from tokgate.sglang.log_arguments import server_args
 
 LINE = b"server_args=ServerArgs(%s)" % b", ".join(b"a%d=[%d, 'x', (1, 2)]" % (i, i) for i in range(200))
 WHERE = (datetime(2026, 11, 30, tzinfo=UTC), "")

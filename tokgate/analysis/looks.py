@@ -36,8 +36,8 @@ class Tuning:
         widen_from: blocks from which a scatter today above the history's widens the prior.
     """
 
-    steps: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
-    weights: tuple[float, ...] = (0.65, 0.20, 0.10, 0.05)
+    steps: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+    weights: tuple[float, ...] = (0.64, 0.20, 0.09, 0.04, 0.02, 0.01)
     pass_steps: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
     pass_weights: tuple[float, ...] = (0.10, 0.65, 0.20, 0.05)
     final_alpha: float = 0.5

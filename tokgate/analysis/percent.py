@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+NOT_YET = "none so early"
+"""No change, however large, is called after so few blocks."""
+
 WHOLE = 0.995
 """From here on a rounded percentage would say 100."""
 
@@ -23,12 +26,15 @@ def percent_text(share: float | None) -> str:
     return f"{value:.2g} %" if value < 9.95 else f"{value:.0f} %"
 
 
-def detectable_text(change: float | None) -> str:
+def detectable_text(change: float | None, absent: str = "unknown") -> str:
     """The smallest change that is found: :func:`percent_text`, or that none below the whole quantity is.
 
     A loss of 100 % or more cannot be, and how much more than twice as long a time must be to be seen helps nobody.
 
     Args:
-        change: as a fraction; ``None`` when it is not known.
+        change: as a fraction, or ``None``.
+        absent: what ``None`` means.
     """
-    return "nothing below 100 %" if change is not None and change >= WHOLE else percent_text(change)
+    if change is None:
+        return absent
+    return "nothing below 100 %" if change >= WHOLE else percent_text(change)

@@ -9,7 +9,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tokgate.analysis.looks import BLOCKS_MIN_CHANGE, NU0_MAX, History, Plan, looks, walk
-from tokgate.analysis.values import direction
+from tokgate.analysis.values import Values, direction
+
+LARGEST = 50.0
+"""Losses beyond are all the same, log scale."""
+
+NEVER = 1e300
+"""Stands for a loss that nothing is called for; finite, so that it can be interpolated."""
+
+SCATTERS = 64
+"""Equally likely scatters of few blocks that stand for all."""
+
+HALVINGS = 10
 
 
 def freedom_of(n: int, history: History | None) -> float:
@@ -18,18 +29,64 @@ def freedom_of(n: int, history: History | None) -> float:
 
 
 def smallest_detectable(n: int, scale: float, history: History | None, plan: Plan) -> float | None:
-    """The loss, as a fraction, that ``n`` blocks of this scatter find with probability 1 - beta.
+    """The loss, as a fraction, that the rule calls REGRESSION at block ``n`` with probability 1 - beta.
 
-    As for a single t test of size alpha at n blocks; ``None`` below three blocks or without scatter.
+    By the bound that the rule itself sets at that block, averaged over the scatter that ``n`` blocks may happen to
+    show: few blocks know their own scatter badly, and must be nearly always right.
+
+    Args:
+        n: blocks; the fixed-size test counts where they are all that the plan allows.
+        scale: true scatter of a block difference, log scale.
+        history: as in :func:`~tokgate.analysis.sequential.judge`.
+        plan: limit and error rates.
+
+    Returns:
+        ``None`` below three blocks, and where no loss, however large, is called so often at that block: without a
+        history three blocks do not reach the evidence that an alpha of 0.5 % asks for unless they are the last.
     """
-    from scipy.special import stdtrit
+    from scipy.special import chdtri, ndtr
 
-    freedom = freedom_of(n, history)
-    if n < BLOCKS_MIN_CHANGE or freedom < 1:
+    if n < BLOCKS_MIN_CHANGE:
         return None
-    reach = -float(stdtrit(freedom, plan.alpha) + stdtrit(freedom, plan.beta)) * scale / math.sqrt(n)
+    shares = (np.arange(SCATTERS) + 0.5) / SCATTERS
+    scatters = np.sort(scale * np.sqrt(chdtri(n - 1, shares) / (n - 1)))
+    # Called for in a few of them; between two the bound is nearly a power of the scatter.
+    known = np.geomspace(scatters[0], scatters[-1], 7) if scale > 0 else np.zeros(1)
+    bounds = _least_called(n, known, history, plan)
+    called = np.exp(np.interp(np.log(scatters), np.log(known), np.log(bounds))) if scale > 0 else bounds
+    error = scale / math.sqrt(n)
+
+    def missed(loss: float) -> float:
+        if error == 0:
+            return float(np.mean(called > loss))
+        return float(np.mean(ndtr((called - loss) / error)))
+
+    low, high = 0.0, LARGEST
+    if missed(high) > plan.beta:
+        return None
+    while high - low > 1e-5 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if missed(middle) <= plan.beta else (middle, high)
     # Capped where the figure has no meaning any more (a loss of nearly everything, or many times as slow).
-    return -math.expm1(-reach) if direction(plan.better) > 0 else math.expm1(min(reach, 50.0))
+    return -math.expm1(-high) if direction(plan.better) > 0 else math.expm1(high)
+
+
+def _least_called(n: int, scatters: Values, history: History | None, plan: Plan) -> Values:
+    """The least mean loss, log scale, that ``n`` blocks are called REGRESSION for when they scatter just so much.
+
+    Infinite where none is. The verdict is monotone in the loss, so that halving finds it.
+    """
+    count, squares = np.full(scatters.shape, float(n)), (n - 1) * scatters**2
+    s0 = None if history is None else np.full(scatters.shape, history.s0)
+    nu0 = history.nu0 if history else NU0_MAX
+    # Half a limit is never called. On the log scale ten halvings leave an error of 1 %.
+    low, high = np.full(scatters.shape, plan.theta / 2), np.full(scatters.shape, LARGEST)
+    never = ~looks(count, -high, squares, plan, s0, nu0).kinds(plan.theta)[0]
+    for _ in range(HALVINGS):
+        middle = np.sqrt(low * high)
+        called = looks(count, -middle, squares, plan, s0, nu0).kinds(plan.theta)[0]
+        low, high = np.where(called, low, middle), np.where(called, middle, high)
+    return np.where(never, NEVER, high)
 
 
 def blocks_needed(

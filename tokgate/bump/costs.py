@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -116,8 +116,9 @@ class Sight:
     Attributes:
         scatter: of a block difference, known or assumed; ``None`` when neither.
         blocks: as many as the budget, or the ask, allows.
-        detectable: smallest change found with probability 1 - beta, as a fraction; ``None`` below three
-            blocks or without a scatter.
+        detectable: smallest change called at the last of them with probability 1 - beta, as a fraction; ``None``
+            without a scatter, and where no change is called so soon.
+        as_all: the same were they all that is asked for (``--blocks``): a test of fixed size ends them then.
         why: where the scatter comes from.
     """
 
@@ -127,6 +128,7 @@ class Sight:
     scatter: float | None
     blocks: int
     detectable: float | None
+    as_all: float | None
     why: str
 
 
@@ -144,9 +146,10 @@ def sights(ask: BumpAsk, blocks: Mapping[str, int], assumed_scatter: float | Non
             n = blocks[profile.name]
             scatter = history.s0 if history else assumed_scatter
             used = history if history is not None and history.blocks >= ENOUGH_BLOCKS else None
-            least = None
+            least = as_all = None
             if scatter is not None and n >= BLOCKS_MIN_CHANGE:
                 least = smallest_detectable(n, scatter, used, question.plan)
+                as_all = smallest_detectable(n, scatter, used, replace(question.plan, blocks_max=n))
             why = "no calibration"
             if history is not None:
                 why = f"{history.blocks} A/A blocks"
@@ -154,7 +157,9 @@ def sights(ask: BumpAsk, blocks: Mapping[str, int], assumed_scatter: float | Non
                     why += f" of {ENOUGH_BLOCKS}: judged without a history"
             elif assumed_scatter is not None:
                 why = "assumed (--assume-scatter-percent)"
-            found.append(Sight(profile.name, question.workload, question.metric, scatter, n, least, why))
+            found.append(
+                Sight(profile.name, question.workload, question.metric, scatter, n, least, as_all, why)
+            )
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tokgate.analysis.looks import BLOCKS_MIN_CHANGE
 from tokgate.analysis.percent import detectable_text, percent_text
 from tokgate.bump.campaign import sides_of
 from tokgate.bump.costs import ProfileCost, affordable, profile_cost, round_seconds, sights
@@ -11,6 +12,9 @@ from tokgate.bump.options import BumpOptions, Prepared
 from tokgate.bump.run import header
 from tokgate.gate.blocks.runner import BlockPlan
 from tokgate.gate.words import count
+
+WORTH_SAYING = 0.9
+"""Fewer blocks asked for are named when they find a change that is smaller by this factor."""
 
 
 def rehearse(
@@ -93,12 +97,14 @@ def _sight_lines(prepared: Prepared, blocks: Mapping[str, int], assumed_scatter:
         )
         if sight.scatter is None:
             lines.append(f"{head} unknown")
-        elif sight.detectable is None:
+        elif sight.blocks < BLOCKS_MIN_CHANGE:
             lines.append(f"{head} nothing: a REGRESSION needs three blocks")
         else:
-            lines.append(
-                f"{head} {detectable_text(sight.detectable)} (scatter {percent_text(sight.scatter)}, {sight.why})"
-            )
+            found_least = detectable_text(sight.detectable, "nothing")
+            ended = ""
+            if sight.as_all is not None and sight.as_all < WORTH_SAYING * (sight.detectable or 1.0):
+                ended = f"; with --blocks {sight.blocks}: {detectable_text(sight.as_all)}"
+            lines.append(f"{head} {found_least} (scatter {percent_text(sight.scatter)}, {sight.why}){ended}")
     return [*lines, told] if unknown else lines
 
 

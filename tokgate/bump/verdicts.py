@@ -9,7 +9,7 @@ from typing import Any
 
 from tokgate.analysis.blocks import Block, pair
 from tokgate.analysis.decision import Decision
-from tokgate.analysis.percent import detectable_text, percent_text
+from tokgate.analysis.percent import NOT_YET, detectable_text, percent_text
 from tokgate.analysis.sequential import judge
 from tokgate.bump.campaign import Group, Standing, arm_of
 from tokgate.bump.observed import accept, answers, graphs, measured_of, unmeasured, with_line
@@ -138,7 +138,7 @@ def _body(
     met = contention(measured)
     lines.append(
         f"scatter of a block {percent_text(decision.s)}, {known}; "
-        f"smallest change detectable now {detectable_text(least)}" + (f"; {met}" if met else "")
+        f"smallest change detectable now {detectable_text(least, NOT_YET)}" + (f"; {met}" if met else "")
     )
     if decision.kind == "INCONCLUSIVE":
         needed = decision.blocks_needed

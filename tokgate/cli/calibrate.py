@@ -118,7 +118,8 @@ def describe_shortly(path: Path) -> None:
     found = read_calibration(path)
     history = found.history()
     scatter = "no scatter at all" if history is None else f"s0 = {percent_text(history.s0)}"
-    print(f"  {found.name}: {scatter}, {sum(len(s.blocks) for s in found.sessions)} blocks")
+    size = count(sum(len(s.blocks) for s in found.sessions), "block")
+    print(f"  {found.name}: {scatter}, {size}")
 
 
 def _names(text: str | None, option: str) -> tuple[str, ...]:

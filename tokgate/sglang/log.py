@@ -13,6 +13,7 @@ from datetime import datetime
 
 from tokgate.sglang import log_events as ev
 from tokgate.sglang import log_grammar as grammar
+from tokgate.sglang.log_arguments import server_args
 from tokgate.sglang.log_events import Event
 from tokgate.sglang.log_lines import LineCutter
 from tokgate.sglang.log_phases import is_fatal, phase_of
@@ -37,7 +38,7 @@ _FIRST_WORDS: Mapping[bytes, grammar.Parser] = {
 }
 _PREFIXES: tuple[tuple[bytes, grammar.Parser], ...] = (
     (b"Using hybrid attention backend", grammar.hybrid),
-    (b"server_args=", grammar.server_args),
+    (b"server_args=", server_args),
     (b"max_total_num_tokens=", grammar.capacity),
 )
 _GUARDS: Mapping[bytes, bytes] = {

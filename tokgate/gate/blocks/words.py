@@ -7,7 +7,7 @@ from typing import Literal
 
 from tokgate.analysis.blocks import level, pair
 from tokgate.analysis.decision import Decision
-from tokgate.analysis.percent import detectable_text
+from tokgate.analysis.percent import NOT_YET, detectable_text
 from tokgate.gate.blocks.deciding import Question
 from tokgate.gate.blocks.runner import BlockRunner
 from tokgate.gate.words import count, figure, figures
@@ -70,7 +70,7 @@ def answered(answer: Answer) -> Verdict:
         f"compared with {answer.reference}",
         f"by block, now: {figures([item.candidate.value for item in blocks])}",
         f"by block, reference: {figures([item.reference.value for item in blocks])}",
-        f"smallest change detectable now: {detectable_text(least)}",
+        f"smallest change detectable now: {detectable_text(least, NOT_YET)}",
         *decision.notes,
         *answer.notes,
         # Counted, not timed: it holds whatever the speed.
