@@ -46,3 +46,31 @@ def test_the_table_of_any_scatter(campaign: Callable[..., Campaign]) -> None:
         of = replace(speed, evidence={**speed.evidence, "smallest_detectable_percent": found})
         rows.append(f"{found}: {cells(of)[-1]}")
     golden.compare(GOLDEN / "table-detectable.txt", "\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("minutes", "told"),
+    [
+        # At the 40th of 40 blocks the fixed-size test is made anyway.
+        ("1000", "40 blocks: 2.8 %"),
+        ("15", "7 blocks: 9.5 % (scatter 2 %, assumed (--assume-scatter-percent)); with --blocks 7: 5.7 %"),
+        ("8", "3 blocks: nothing (scatter 2 %"),
+        ("8", "with --blocks 3: 33 %"),
+        ("5", "2 blocks: nothing: a REGRESSION needs three blocks"),
+    ],
+)
+def test_the_dry_run_says_what_as_many_blocks_would_find_were_they_all(
+    minutes: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [
+        "--from=0.5.13.post1",
+        "--to=0.5.15.post1",
+        "--workloads=chat-bs1",
+        "--profiles=baseline",
+        "--dry-run",
+    ]
+    asked += ["--assume-scatter-percent=2", f"--budget-minutes={minutes}", f"--baselines={tmp_path}"]
+    run(["bump", *asked, f"--results={tmp_path / 'r'}", "--host-class=h"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "output_tok_s, limit" in line]
+    assert told in line
+    assert ("with --blocks" in line) == (minutes in ("15", "8"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tokgate.gate.ending import UNTOLD
 from tokgate.gate.results import find_run, read_run, read_verdicts
 from tokgate.host import marker, proc
 
@@ -249,8 +251,48 @@ def test_a_gate_that_is_killed_leaves_nothing(begin: Callable[..., Gate]) -> Non
 )
 def test_a_pytest_of_its_own_leaves_nothing(begin: Callable[..., Gate], number: signal.Signals) -> None:
     gate = begin("pytest")
+    run = find_run(gate.results, "latest")
+    assert read_run(run)["status"] == "running"
     gate.process.send_signal(number)
     assert gate.ended() != 0
+    assert read_run(run)["status"] == (UNTOLD if number == signal.SIGKILL else "interrupted")
+
+
+def test_a_second_signal_does_not_leave_a_run_that_says_it_goes_on(begin: Callable[..., Gate]) -> None:
+    """It ends pytest at once; tokgate, which waits for it, says so in its stead."""
+    gate = begin("tokgate", "gate")
+    run = find_run(gate.results, "latest")
+    (suite,) = [p for p in _of(gate.trial) if "-m pytest" in (proc.command_line(p.pid) or "")]
+    gate.process.send_signal(signal.SIGTERM)
+    # The first one has come when its handler is gone: what is there to end it now is the kernel.
+    assert _within(20, lambda: not _catches(suite.pid, signal.SIGTERM))
+    gate.process.send_signal(signal.SIGTERM)
+    assert gate.ended() == 130
+    facts = json.loads((run / "run.json").read_text())
+    assert facts["status"] == "interrupted"
+    assert facts["interrupted"]["why"] in {"ended at once by SIGTERM", "interrupted by SIGTERM"}
+
+
+IMPATIENT = """
+import os, signal
+
+def pytest_keyboard_interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_a_second_signal_does_not_make_a_cut_run_complete(
+    begin: Callable[..., Gate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Ctrl-C while pytest meets the first one: it tells nobody any more that it was interrupted."""
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    gate = begin("pytest", more=("-p", "impatient"))
+    gate.process.send_signal(signal.SIGINT)
+    assert gate.ended() != 0
+    assert "KeyboardInterrupt" in gate.log.read_text(), "the control: the second one came"
+    facts = read_run(find_run(gate.results, "latest"))
+    assert facts["status"] == "interrupted" and facts["interrupted"]["signal"] == "SIGINT"
 
 
 @SLOW
@@ -275,6 +317,10 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal."""
-    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    """Whether a process has a handler for a signal; one that is gone has none."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
     return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)

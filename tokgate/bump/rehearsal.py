@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from tokgate.analysis.looks import BLOCKS_MIN_CHANGE
@@ -103,7 +102,7 @@ def _sight_lines(prepared: Prepared, blocks: Mapping[str, int], assumed_scatter:
         else:
             found_least = detectable_text(sight.detectable, "nothing")
             ended = ""
-            if sight.as_all is not None and sight.as_all < WORTH_SAYING * (sight.detectable or math.inf):
+            if sight.as_all is not None and sight.as_all < WORTH_SAYING * (sight.detectable or 1.0):
                 ended = f"; with --blocks {sight.blocks}: {detectable_text(sight.as_all)}"
             lines.append(f"{head} {found_least} (scatter {percent_text(sight.scatter)}, {sight.why}){ended}")
     return [*lines, told] if unknown else lines

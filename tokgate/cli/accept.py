@@ -13,6 +13,7 @@ from tokgate import __version__, accepting
 from tokgate.analysis.voids import SOFT_CAUSES
 from tokgate.cli.review import review_words
 from tokgate.errors import UsageFault
+from tokgate.gate.ending import UNTOLD
 from tokgate.gate.results import RunFacts, find_run, read_facts, read_verdicts
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
 from tokgate.gate.stored_run import samples_of
@@ -33,6 +34,8 @@ _SPOILING = {
     Kind.MISCONFIGURED,
     Kind.UNFIT,
 }
+
+_UNTOLD = f"{UNTOLD} (killed, or interrupted twice)"
 
 
 @app.command()
@@ -79,7 +82,8 @@ def accept(
         tokgate_version=__version__,
     )
     if facts.status != "complete":
-        print(f"note: the run was {facts.status}; these profiles had been measured wholly before")
+        ended = {"running": "is still running", UNTOLD: _UNTOLD}.get(facts.status, f"was {facts.status}")
+        print(f"note: the run {ended}; these profiles had been measured wholly before")
     if facts.samples is None:
         print(
             "note: run.json tells neither number nor digest of its samples: whether they are whole is not known"
@@ -188,7 +192,8 @@ def _check_unfinished(facts: RunFacts, verdicts: Sequence[Verdict], wanted: Coll
     Raises:
         UsageFault: none is named, or one was not measured wholly.
     """
-    refused = f"run {facts.run} cannot be accepted: it is '{facts.status}', not complete"
+    ended = _UNTOLD if facts.status == UNTOLD else f"is '{facts.status}'"
+    refused = f"run {facts.run} cannot be accepted: it {ended}, not complete"
     cases = {(v.evidence.get("profile"), v.evidence.get("workload")) for v in verdicts}
     absent = {
         profile: [workload for workload in facts.workloads if (profile, workload) not in cases]

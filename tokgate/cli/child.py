@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tokgate.gate.ending import tell_end
 from tokgate.gate.interruption import COMMAND
 from tokgate.gate.results import RUN_FILE
 from tokgate.gate.share import SHARES, Share
@@ -36,13 +37,14 @@ class Child:
     def __init__(
         self, folder: Path, arguments: Sequence[str], share: Share | None = None, shares: int = 1
     ) -> None:
+        self._again = shlex.join(["tokgate", *sys.argv[1:]])
         # In memory: nothing to remove, however we end.
         self._run_file = os.memfd_create("tokgate-run")
         env = {
             **os.environ,
             RUN_FILE: f"/proc/self/fd/{self._run_file}",
             SHARES: str(shares),
-            COMMAND: shlex.join(["tokgate", *sys.argv[1:]]),
+            COMMAND: self._again,
         }
         if share is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, share.gpus))
@@ -81,7 +83,12 @@ class Child:
         status = self._process.wait()
         told = os.pread(self._run_file, 1 << 16, 0).decode()
         os.close(self._run_file)
-        return Ended(status, Path(told) if told else None, self._interrupted)
+        run = Path(told) if told else None
+        if status < 0 and run is not None:
+            # By a second signal, or by the kernel, which ended it before it could say so.
+            name = next((known.name for known in signal.Signals if known == -status), f"signal {-status}")
+            tell_end(run, f"ended at once by {name}", name, self._again)
+        return Ended(status, run, self._interrupted)
 
 
 def _at_terminal() -> bool:

@@ -28,7 +28,9 @@ from pydantic import ConfigDict, Field, ValidationError
 from tokgate.config.document import Section
 from tokgate.config.engine import EngineKind
 from tokgate.errors import ResultsUnwritable, SampleFault
+from tokgate.gate.ending import HELD, status_of
 from tokgate.gate.stored_verdicts import verdicts_in
+from tokgate.host.stored_file import hold
 from tokgate.load.sample import Sample, write_json
 from tokgate.verdict import Verdict
 
@@ -81,14 +83,15 @@ class Results(Shelf):
         self.folder = root / self.name
         self._facts = {"run": self.name, "started_at": now.isoformat(timespec="seconds"), **facts}
         self._lock = threading.Lock()
-        self._write_run("running")
+        self._hold = hold(self.folder)
+        self._write_run("running", **{HELD: self._hold is not None})
         super().__init__(self.folder)
         _point(root / "latest", self.name)
         if RUN_FILE in os.environ:
             Path(os.environ[RUN_FILE]).write_text(str(self.folder.resolve()), encoding="utf-8")
 
-    def _write_run(self, status: str) -> None:
-        write_json(self.folder / "run.json", {**self._facts, "status": status})
+    def _write_run(self, status: str, **facts: object) -> None:
+        write_json(self.folder / "run.json", {**self._facts, **facts, "status": status})
 
     def add_verdict(self, verdict: Verdict) -> None:
         """Append one verdict.
@@ -108,6 +111,9 @@ class Results(Shelf):
         self._facts |= {**facts, "samples": told_of_samples(self.folder)}
         self._facts["ended_at"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._write_run(status)
+        if self._hold is not None:
+            os.close(self._hold)
+            self._hold = None
 
 
 def told_of_samples(folder: Path) -> dict[str, Any] | None:
@@ -184,7 +190,7 @@ def find_run(root: Path, name: str) -> Path:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """``run.json`` of a run.
+    """``run.json`` of a run; its status may be :data:`~tokgate.gate.ending.UNTOLD`.
 
     Raises:
         SampleFault: unreadable or not JSON.
@@ -197,7 +203,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise SampleFault(f"{folder / 'run.json'}: not JSON: {error}") from error
     if not isinstance(data, dict):
         raise SampleFault(f"{folder / 'run.json'}: not an object")
-    return data
+    return {**data, "status": status_of(folder, data)} if "status" in data else data
 
 
 class StoredSamples(Section):
@@ -212,7 +218,7 @@ class RunFacts(Section):
 
     Attributes:
         run: its name, whatever its folder is called now.
-        status: how it ended.
+        status: how it ended, or that nobody knows; see :mod:`tokgate.gate.ending`.
         host_warnings: ``None`` when it does not tell.
         engine_faults: planted; ``None`` when it does not tell, as an older tokgate did not.
         not_run: names of tests that were left out by selection.
@@ -225,7 +231,7 @@ class RunFacts(Section):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     run: str = Field(min_length=1)
-    status: Literal["running", "complete", "interrupted", "failed"]
+    status: Literal["running", "complete", "interrupted", "failed", "ended without a word"]
     engine_kind: EngineKind
     host_class: str
     profiles: list[str]

@@ -95,6 +95,39 @@ def measured_into(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def hold(folder: Path) -> int | None:
+    """Hold a folder, made when there is none, until the descriptor is closed or this process ends.
+
+    Returns:
+        The descriptor; ``None`` where another holds it or the file system has no locks.
+
+    Raises:
+        ResultsUnwritable: the folder cannot be made or opened.
+    """
+    descriptor = _opened(folder)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def is_held(folder: Path) -> bool:
+    """Whether somebody holds a folder; also where that cannot be told."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _opened(folder: Path) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
