@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import signal
@@ -71,10 +72,10 @@ def test_the_dry_run_needs_neither_gpu_nor_environments(
     assert not list(results.glob("*"))
 
 
-def calibrated(folder: Path, **changed: str) -> tuple[str, ...]:
+def calibrated(folder: Path, *, began: str = "2026-11-29T12:00:00+00:00", **changed: str) -> tuple[str, ...]:
     """Arguments of a bump that a calibration of 20 blocks is for, but for what is changed of its identity."""
     blocks = tuple(AABlock((100.0 + n, 101.0), (101.0 - n, 100.0)) for n in range(20))
-    session = Session("2026-11-29T12:00:00+00:00", blocks)
+    session = Session(began, blocks)
     where = ("nvidia-h200", "baseline", "chat-bs1", "output_tok_s", "tok/s")
     facts = {
         "engine": "gpu",
@@ -82,6 +83,7 @@ def calibrated(folder: Path, **changed: str) -> tuple[str, ...]:
         "workload_digest": load_workloads(ROOT / "perf_tests/workloads.yaml", "gpu")
         .workloads["chat-bs1"]
         .digest,
+        "model": "1b@0123456789ab",
         "block": "4 runs an arm, together",
         **changed,
     }
@@ -101,8 +103,38 @@ def test_a_calibration_of_something_else_is_left_out_and_named(
 ) -> None:
     told = planned(capsys, *calibrated(tmp_path, **{key: "another"}))
     assert "A/A blocks)" not in told
-    words = f"left out, it is of something else: {key.replace('_', ' ')}: calibrated another, now "
+    words = f"left out, of something else: {key.replace('_', ' ')}: calibrated another, now "
     assert words in told
+
+
+def test_a_calibration_of_another_configured_model_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pair that is not made yet is known by its preset; the default one of a GPU is 1b."""
+    monkeypatch.setenv("TOKGATE_HOME", str(tmp_path / "home"))
+    assert "20 A/A blocks)" in planned(capsys, *calibrated(tmp_path), "--model=pair-1b")
+    told = planned(capsys, *calibrated(tmp_path), "--model=pair-8b")
+    assert "A/A blocks)" not in told
+    assert "model: calibrated 1b@0123456789ab, now 8b@" in told
+
+
+def test_an_old_calibration_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    for days, is_old in ((5, False), (700, True)):
+        began = (now - datetime.timedelta(days=days)).isoformat(timespec="seconds")
+        told = planned(capsys, *calibrated(tmp_path, began=began))
+        assert "20 A/A blocks)" in told
+        assert (f"is {days} days old (limit 30)" in told) == is_old
+
+
+def test_two_calibrations_of_the_same_are_not_both_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b").mkdir()
+    first, again = calibrated(tmp_path), calibrated(tmp_path / "b")
+    told = planned(capsys, *first, again[1])
+    assert f"calibration {tmp_path / 'b' / 'x.yaml'} left out: output_tok_s" in told
+    assert "has one already" in told
 
 
 def test_a_calibration_with_fewer_runs_an_arm_is_of_something_else(

@@ -31,8 +31,9 @@ def freedom_of(n: int, history: History | None) -> float:
 def smallest_detectable(n: int, scale: float, history: History | None, plan: Plan) -> float | None:
     """The loss, as a fraction, that the rule calls REGRESSION at block ``n`` with probability 1 - beta.
 
-    By the bound that the rule itself sets at that block, averaged over the scatter that ``n`` blocks may happen to
-    show: few blocks know their own scatter badly, and must be nearly always right.
+    Never below the limit: a smaller loss is let pass, often before block ``n``. By the bound that the rule itself sets
+    at that block, averaged over the scatter that ``n`` blocks may happen to show: few blocks know their own scatter
+    badly, and must be nearly always right.
 
     Args:
         n: blocks; the fixed-size test counts where they are all that the plan allows.
@@ -50,8 +51,10 @@ def smallest_detectable(n: int, scale: float, history: History | None, plan: Pla
         return None
     shares = (np.arange(SCATTERS) + 0.5) / SCATTERS
     scatters = np.sort(scale * np.sqrt(chdtri(n - 1, shares) / (n - 1)))
-    # Called for in a few of them; between two the bound is nearly a power of the scatter.
-    known = np.geomspace(scatters[0], scatters[-1], 7) if scale > 0 else np.zeros(1)
+    # Sought for some of them: between two the bound is nearly a power of the scatter, with a history less so.
+    known = (
+        np.geomspace(scatters[0], scatters[-1], 7 if history is None else 33) if scale > 0 else np.zeros(1)
+    )
     bounds = _least_called(n, known, history, plan)
     called = np.exp(np.interp(np.log(scatters), np.log(known), np.log(bounds))) if scale > 0 else bounds
     error = scale / math.sqrt(n)
@@ -68,7 +71,8 @@ def smallest_detectable(n: int, scale: float, history: History | None, plan: Pla
         middle = (low + high) / 2
         low, high = (low, middle) if missed(middle) <= plan.beta else (middle, high)
     # Capped where the figure has no meaning any more (a loss of nearly everything, or many times as slow).
-    return -math.expm1(-high) if direction(plan.better) > 0 else math.expm1(high)
+    found = -math.expm1(-high) if direction(plan.better) > 0 else math.expm1(high)
+    return max(found, plan.limit)
 
 
 def _least_called(n: int, scatters: Values, history: History | None, plan: Plan) -> Values:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
@@ -85,6 +86,8 @@ def histories(
     """
     found: dict[tuple[str, str, str], History] = {}
     remarks = []
+    others: dict[str, list[Path]] = {}
+    now = datetime.now(UTC)
     for folder in folders:
         paths = [folder] if folder.is_file() else sorted(folder.rglob("*.yaml"))
         for path in paths:
@@ -101,11 +104,20 @@ def histories(
             if identity is None:
                 continue
             if differing := item.differences(identity):
-                remarks.append(f"calibration {path} left out, it is of something else: {differing[0]}")
+                others.setdefault(differing[0], []).append(path)
                 continue
             history = item.history()
-            if history is not None:
-                found[item.profile, item.workload, item.metric] = history
+            if history is None:
+                continue
+            key = item.profile, item.workload, item.metric
+            if key in found:
+                remarks.append(f"calibration {path} left out: {item.name} has one already")
+                continue
+            found[key] = history
+            remarks += [line for line in item.remarks(now) if " days " in line]
+    for difference, left_out in others.items():
+        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        remarks.append(f"calibration {left_out[0]}{more} left out, of something else: {difference}")
     return found, remarks
 
 

@@ -79,6 +79,9 @@ def _sight_lines(prepared: Prepared, blocks: Mapping[str, int], assumed_scatter:
     found = sights(prepared.ask, blocks, assumed_scatter)
     if not found:
         return ["no metric is judged over blocks: these are for what is counted and compared"]
+    if all(sight.blocks < BLOCKS_MIN_CHANGE for sight in found):
+        most = count(max(sight.blocks for sight in found), "block")
+        return [f"smallest change that {most} a profile can find: none, a REGRESSION needs three"]
     unknown = [sight for sight in found if sight.scatter is None]
     verdicts = "the verdict" if len(found) == 1 else f"all {len(found)} verdicts"
     whose = verdicts if len(unknown) == len(found) else f"{len(unknown)} of {count(len(found), 'verdict')}"
@@ -95,10 +98,10 @@ def _sight_lines(prepared: Prepared, blocks: Mapping[str, int], assumed_scatter:
             f"  {sight.workload}[{sight.profile}] {sight.metric}, limit {limit:g} %, "
             f"{count(sight.blocks, 'block')}:"
         )
-        if sight.scatter is None:
-            lines.append(f"{head} unknown")
-        elif sight.blocks < BLOCKS_MIN_CHANGE:
+        if sight.blocks < BLOCKS_MIN_CHANGE:
             lines.append(f"{head} nothing: a REGRESSION needs three blocks")
+        elif sight.scatter is None:
+            lines.append(f"{head} unknown")
         else:
             found_least = detectable_text(sight.detectable, "nothing")
             ended = ""

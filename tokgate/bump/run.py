@@ -19,13 +19,15 @@ from tokgate.bump.place import keep_place
 from tokgate.bump.question import BumpAsk
 from tokgate.bump.servers import benches
 from tokgate.bump.stack import Stack, read_stack
+from tokgate.config.profiles import Profile
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate import modelstore
 from tokgate.gate.blocks.calibrations import form
 from tokgate.gate.cards import driver
 from tokgate.gate.claim import claim
 from tokgate.gate.results import write_text
-from tokgate.gate.start import STARTUP
+from tokgate.gate.setup import Setup
+from tokgate.gate.start import STARTUP, model_of
 from tokgate.gate.words import count
 from tokgate.host.stored_file import measured_into
 from tokgate.report.bump_html import page
@@ -87,18 +89,14 @@ def with_calibrations(options: BumpOptions, prepared: Prepared) -> tuple[Prepare
 
 
 def _identities(options: BumpOptions, prepared: Prepared) -> dict[tuple[str, str], dict[str, str]]:
-    """What a calibration must say of itself to hold here, by profile and workload.
-
-    The model only where a folder is named: another is made, or looked up by the engine, when servers start.
-    """
+    """What a calibration must say of itself to hold here, by profile and workload."""
     ask = prepared.ask
     common = {"engine": ask.old.kind, "block": form(ask.runs_per_arm, ask.pairing != "apart")}
-    if options.model is not None and Path(options.model).is_dir():
-        common["model"] = modelstore.identity(Path(options.model))
     digests = {STARTUP: "", **{workload.name: workload.digest for workload in ask.workloads}}
     return {
         (profile.name, workload): {
             **common,
+            "model": _model(prepared.setup, prepared.setup.profiles[profile.name]),
             # As configured: bounds of memory for servers that are up at once are not the calibration's.
             "profile_digest": prepared.setup.profiles[profile.name].digest,
             "workload_digest": digest,
@@ -106,6 +104,13 @@ def _identities(options: BumpOptions, prepared: Prepared) -> dict[tuple[str, str
         for profile in ask.profiles
         for workload, digest in digests.items()
     }
+
+
+def _model(setup: Setup, profile: Profile) -> str:
+    if setup.engine.kind == "emulated":
+        return ""
+    model = model_of(setup, profile)
+    return modelstore.identity(model) if isinstance(model, Path) else modelstore.foretold(model)
 
 
 def measure(

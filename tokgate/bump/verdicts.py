@@ -146,6 +146,8 @@ def _body(
         if needed is not None:
             minutes = max(1, round(needed * seconds / 60))
             cost = f", about {count(minutes, 'minute')} on this machine"
+            if question.workload == STARTUP:
+                cost = "; none is begun for start-up alone"
         lines.append(
             f"further blocks needed: {'cannot be foretold' if needed is None else f'about {needed}{cost}'}"
         )

@@ -63,7 +63,9 @@ def run(arguments: Sequence[str]) -> int:
     code = 1
     try:
         code = _dispatch(arguments)
-        sys.stdout.flush()
+        # `>&-`: a command line without an output has none to flush.
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output went away (`tokgate ... | head`): nothing to say. What is decided stays so; else
         # the code is typer's for this, and never a 0 that no verdict gave.

@@ -71,7 +71,8 @@ def bump(
     ] = False,
     host_class: Annotated[str | None, typer.Option(help="plan for this host class (--dry-run)")] = None,
     assume_scatter_percent: Annotated[
-        float | None, typer.Option(min=0.01, help="scatter of a block without calibration (--dry-run)")
+        float | None,
+        typer.Option(min=0.01, max=10_000, help="scatter of a block without calibration (--dry-run)"),
     ] = None,
     config_folder: Annotated[Path, typer.Option(help="where the three YAML files stand")] = Path(
         "perf_tests"

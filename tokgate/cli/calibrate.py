@@ -123,7 +123,7 @@ def describe_shortly(path: Path) -> None:
 
 
 def _names(text: str | None, option: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
+    names = tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
     if text is not None and not names:
         raise UsageFault(f"{option} was given without a name; leave it out for all")
     return names

@@ -185,7 +185,7 @@ def _request(folder: Path, given: argparse.Namespace) -> tuple[gate_setup.Reques
 
 
 def _list(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _summary(

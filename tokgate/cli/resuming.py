@@ -75,7 +75,7 @@ def names(text: str | None, option: str) -> tuple[str, ...]:
     Raises:
         UsageFault: given without a name, which must not read as all.
     """
-    found = tuple(name.strip() for name in (text or "").split(",") if name.strip())
+    found = tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
     if text is not None and not found:
         raise UsageFault(f"{option} was given without a name; leave it out for all")
     return found

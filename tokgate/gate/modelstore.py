@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tokgate import environments
+from tokgate.config.profiles import Model
 from tokgate.models import maker
 from tokgate.models.truth import NAME, load_truth, predicted_output, predicted_verify_count
 
@@ -20,6 +21,12 @@ def root() -> Path:
     return environments.home() / "models"
 
 
+def place(preset: str, *, seed: int, accept_length: float | None) -> Path:
+    """Where a pair is, or will be."""
+    length = "longest" if accept_length is None else f"{accept_length:g}"
+    return root() / f"{preset}-seed{seed}-accept-{length}"
+
+
 def pair(preset: str, *, seed: int, accept_length: float | None) -> Path:
     """The folder of a pair, made when it is not there.
 
@@ -27,8 +34,7 @@ def pair(preset: str, *, seed: int, accept_length: float | None) -> Path:
         UsageFault: unknown preset, or an accept length that cannot be had.
         ResultsUnwritable: no room on the disk.
     """
-    length = "longest" if accept_length is None else f"{accept_length:g}"
-    folder = root() / f"{preset}-seed{seed}-accept-{length}"
+    folder = place(preset, seed=seed, accept_length=accept_length)
     make = partial(maker.ensure, preset, folder, seed=seed, accept_length=accept_length)
     if (folder / NAME).is_file():
         make()
@@ -55,6 +61,18 @@ def identity(folder: Path) -> str:
     configs = [folder / part / "config.json" for part in ("target", "draft")]
     content = b"".join(path.read_bytes() for path in configs if path.is_file())
     return f"{folder.name}@{hashlib.sha256(content).hexdigest()[:12]}"
+
+
+def foretold(model: Model) -> str:
+    """The identity of a configured model, as far as it is known before it is served.
+
+    Returns:
+        Of a synthetic pair that is not made yet, what stands before its digest, ``@`` included.
+    """
+    if model.preset is None:
+        return f"{model.target}@{model.target_revision}" if model.target_revision else str(model.target)
+    folder = place(model.preset, seed=model.seed, accept_length=model.accept_length)
+    return identity(folder) if (folder / NAME).is_file() else f"{model.preset}@"
 
 
 def vocabulary(target: Path) -> int | None:

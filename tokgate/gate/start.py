@@ -59,6 +59,24 @@ class Served:
         return None if target is None else modelstore.vocabulary(target)
 
 
+def model_of(setup: Setup, profile: Profile) -> Path | Model:
+    """The folder, or the configured model, that a profile serves on an engine that is not emulated.
+
+    Raises:
+        UsageFault: no model is named for this kind of engine.
+    """
+    override = setup.request.model
+    if override is not None and Path(override).is_dir():
+        return Path(override)
+    name = override or profile.model or setup.catalogue.default_model.get(setup.engine.kind)
+    if name is None:
+        raise UsageFault(
+            f"profile '{profile.name}' names no model and {setup.catalogue.path} has no default_model "
+            f"for engines of kind '{setup.engine.kind}'"
+        )
+    return setup.catalogue.models[name]
+
+
 class Starter:
     """Starts servers of a run.
 
@@ -91,17 +109,10 @@ class Starter:
         setup = self._setup
         if setup.engine.kind == "emulated":
             return Served(name="", target="emulated", draft="emulated" if profile.speculation else None)
-        override = setup.request.model
-        if override is not None and Path(override).is_dir():
-            folder = Path(override).resolve()
-            return _pair(folder)
-        name = override or profile.model or setup.catalogue.default_model.get(setup.engine.kind)
-        if name is None:
-            raise UsageFault(
-                f"profile '{profile.name}' names no model and {setup.catalogue.path} has no default_model "
-                f"for engines of kind '{setup.engine.kind}'"
-            )
-        return self._named(setup.catalogue.models[name], speculative=profile.speculation is not None)
+        model = model_of(setup, profile)
+        if isinstance(model, Path):
+            return _pair(model.resolve())
+        return self._named(model, speculative=profile.speculation is not None)
 
     def _named(self, model: Model, *, speculative: bool) -> Served:
         if model.preset is not None:
