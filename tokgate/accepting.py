@@ -98,7 +98,7 @@ def _figures(case: Sequence[Sample], metrics: Sequence[str]) -> dict[str, list[f
         UsageFault: it has none of them, or a value that cannot have been measured.
     """
     found: dict[str, list[float]] = {}
-    for metric in metrics:
+    for metric in dict.fromkeys(metrics):  # named twice, a run would count twice
         for sample in case:
             if metric not in sample.metrics:
                 continue

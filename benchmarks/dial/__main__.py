@@ -37,6 +37,7 @@ from tokgate.config.engine import Engine, resolve_engine
 from tokgate.config.profiles import AttentionMode
 from tokgate.host import gpu
 from tokgate.host.lock import GpuLocks
+from tokgate.host.visible import visible_indices
 from tokgate.server.ledger import GpuLedger
 from tokgate.sglang.flags import applicability
 
@@ -187,7 +188,7 @@ def _uuids(engine: Engine) -> list[str]:
     nvml = gpu.open_nvml()
     if engine.kind != "gpu" or isinstance(nvml, str):
         return []
-    return [nvml.uuids()[index] for index in gpu.visible_indices(nvml, engine.env, 1)]
+    return [nvml.uuids()[index] for index in visible_indices(nvml, engine.env, 1)]
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.noise.canary import Memory, siblings
 from tokgate.host import gpu
 from tokgate.host.cpu_speed import arithmetic, at_once, cpu_of, on_cpu
+from tokgate.host.visible import visible_indices
 
 PERIOD_S = 0.1
 EVERY = 2
@@ -125,7 +126,7 @@ class _Gpu:
         opened = gpu.open_nvml()
         if isinstance(opened, str):
             return
-        indices = gpu.visible_indices(opened, {}, 1)
+        indices = visible_indices(opened, {}, 1)
         if not indices:
             return
         import pynvml

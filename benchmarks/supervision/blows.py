@@ -21,6 +21,7 @@ from benchmarks.supervision.trial import Body, Trial, add_options
 from tokgate.errors import HostLocked
 from tokgate.host import gpu
 from tokgate.host.lock import GpuLocks
+from tokgate.host.visible import visible_indices
 from tokgate.server import probe
 from tokgate.server.launch import start
 from tokgate.server.running import Server
@@ -135,7 +136,7 @@ def two_gates(trial: Trial) -> None:
     if not isinstance(nvml, str):
         # Only those that this trial was given: another gate may hold the others.
         uuids = nvml.uuids()
-        names = [uuids[index] for index in gpu.visible_indices(nvml, {}, nvml.count)]
+        names = [uuids[index] for index in visible_indices(nvml, {}, nvml.count)]
     script = (
         "import sys\nfrom tokgate.host.lock import GpuLocks\n"
         f"with GpuLocks({names!r}):\n    print('held', flush=True)\n    sys.stdin.readline()\n"

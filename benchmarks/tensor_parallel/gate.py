@@ -17,6 +17,7 @@ from tokgate.gate.results import find_run, read_run, read_verdicts
 from tokgate.gate.start import STARTUP, STARTUP_TOGETHER
 from tokgate.host import gpu
 from tokgate.host.lock import GpuLocks, runtime_dir
+from tokgate.host.visible import visible_indices
 
 PROFILES = ("tp2-baseline", "tp2-eagle3-graphs", "tp2-eagle3-eager")
 TESTS = [f"perf_tests/test_{name}.py" for name in ("startup", "throughput", "speculation", "cuda_graphs")]
@@ -136,7 +137,7 @@ def cards() -> dict[str, int]:
     if isinstance(nvml, str):
         return {}
     uuids = nvml.uuids()
-    return {uuids[index]: index for index in gpu.visible_indices(nvml, {}, nvml.count)}
+    return {uuids[index]: index for index in visible_indices(nvml, {}, nvml.count)}
 
 
 def refused_by_one(host: Host) -> None:

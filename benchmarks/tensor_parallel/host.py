@@ -21,6 +21,7 @@ from tokgate.config.engine import Engine
 from tokgate.config.gate import PhaseFloors, load_gate
 from tokgate.config.profiles import Profile, load_profiles
 from tokgate.host import gpu, marker, ports, proc
+from tokgate.host.visible import visible_indices
 from tokgate.server.launch import LaunchSpec, start
 from tokgate.server.running import Server
 from tokgate.sglang.flags import server_arguments
@@ -146,7 +147,7 @@ class Host:
 def used_mib() -> dict[int, int] | None:
     """Device memory in use by index of the GPUs that this process may use; ``None`` without NVML."""
     nvml = gpu.open_nvml()
-    return None if isinstance(nvml, str) else nvml.used_mib(gpu.visible_indices(nvml, {}, nvml.count))
+    return None if isinstance(nvml, str) else nvml.used_mib(visible_indices(nvml, {}, nvml.count))
 
 
 def rank_of(trial: str, rank: str) -> proc.Process | None:

@@ -49,6 +49,23 @@ def test_the_runs_of_a_metric_stand_on_one_line(tmp_path: Path, make_sample: Mak
     assert "output_tok_s: [" + ", ".join(f"{80.0 + i}" for i in range(40)) + "]" in lines
 
 
+def test_a_metric_that_is_named_twice_is_stored_once(tmp_path: Path, make_sample: Make) -> None:
+    """A phase of the start that is gated is one of the phases too: a launch must not count as two."""
+    accepting.accept(
+        tmp_path,
+        [make_sample({"startup_s": 50.0, "spawn_s": 2.0}, workload="startup")],
+        run="r1",
+        reason="x",
+        metrics=["startup_s", "spawn_s", "startup_s"],
+        new_epoch=False,
+        tokgate_version="0.1.0",
+    )
+    stored = baselines.read(tmp_path, "emulated-founding", "baseline", "startup")
+    assert (
+        stored is not None and stored.series("startup_s") == [[50.0]] and stored.series("spawn_s") == [[2.0]]
+    )
+
+
 def test_a_changed_identity_starts_an_epoch_and_is_a_difference(tmp_path: Path, make_sample: Make) -> None:
     accept(tmp_path, [make_sample({"output_tok_s": 82.0})])
     changed = make_sample({"output_tok_s": 95.0}, workload_digest="w2", engine="cpu")

@@ -14,6 +14,7 @@ from tokgate import accepting
 from tokgate.bump import witness
 from tokgate.config.engine import EngineKind
 from tokgate.config.gate import load_gate
+from tokgate.config.profiles import Profile
 from tokgate.gate.blocks import arms
 from tokgate.gate.blocks.arms import ServerBench
 from tokgate.gate.blocks.plan import Arm, BlockPlan
@@ -31,7 +32,8 @@ GATE = load_gate(Path(__file__).parents[2] / "perf_tests" / "gate.yaml")
 
 
 def server(**parts: Any) -> Server:
-    given = {"gpu_memory_mib": lambda: None, "captures": (), "server_info": {}} | parts
+    profile = Profile("p", max_total_tokens=4096)
+    given = {"profile": profile, "gpu_memory_mib": lambda: None, "captures": (), "server_info": {}} | parts
     return cast(Server, SimpleNamespace(**given))
 
 
@@ -85,6 +87,10 @@ def test_what_a_server_took_is_read_and_what_is_not_told_is_absent() -> None:
     assert memory(untold, alone=True) == {}
     # The log's figure is what became less on the whole GPU: beside servers that start it is anybody's.
     assert memory(ready, alone=False) == {"gpu_memory_mib": 1000.0, "kv_cache_tokens": 4096.0}
+    # Without a bound in tokens a pool is what the others leave, and another one at each start.
+    ready.profile = Profile("p")  # type: ignore[misc]
+    assert memory(ready, alone=False) == {}
+    assert memory(ready, alone=True).keys() == {"gpu_memory_mib", "graphs_gb", "kv_cache_tokens"}
 
 
 def test_less_room_than_recorded_is_a_regression_and_as_much_passes(tmp_path: Path) -> None:

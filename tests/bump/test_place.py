@@ -58,7 +58,7 @@ def test_another_host_class_is_refused_and_the_same_one_is_not(
     begun(command, tmp_path, engine_file)
     assert run([command, "--resume=latest", *within(tmp_path)]) == 3
     capsys.readouterr()
-    monkeypatch.setattr("tokgate.gate.cards.gpu.host_class", lambda *of: "emulated-elsewhere")
+    monkeypatch.setattr("tokgate.gate.cards.host_class", lambda *of: "emulated-elsewhere")
     assert run([command, "--resume=latest", *within(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert "was measured on emulated-steady, and this host is emulated-elsewhere" in said

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from tokgate.host import contention
 from tokgate.host.gpu import Nvml
 
 GIB = 1 << 30
@@ -15,10 +17,25 @@ class NVMLError(Exception):
     """As pynvml's."""
 
 
+class NVMLError_NoPermission(NVMLError):
+    """As pynvml's."""
+
+
+class NVMLError_LibraryNotFound(NVMLError):
+    """As pynvml's."""
+
+
+class NVMLError_DriverNotLoaded(NVMLError):
+    """As pynvml's."""
+
+
 class FakeNvml:
     """Stands for the ``pynvml`` module. ``cards`` are dictionaries; a missing key is 'not supported'."""
 
     NVMLError = NVMLError
+    NVMLError_NoPermission = NVMLError_NoPermission
+    NVMLError_LibraryNotFound = NVMLError_LibraryNotFound
+    NVMLError_DriverNotLoaded = NVMLError_DriverNotLoaded
     NVML_CLOCK_SM = 1
     NVML_TEMPERATURE_GPU = 0
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
@@ -35,6 +52,8 @@ class FakeNvml:
         return len(self.cards)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if fault := self.cards[index].get("fault"):
+            raise fault
         return index
 
     def nvmlSystemGetDriverVersion(self) -> str:
@@ -132,6 +151,13 @@ HEALTHY: dict[str, Any] = {
     "width": 16,
     "width_max": 16,
 }
+
+
+def quiet_host() -> None:
+    """Let the host that these GPUs are in be idle: gates on a GPU refuse a host from which CPU time is stolen, as it
+    may be from the one that runs the tests."""
+    contention.steal_s = lambda: 0.0
+    os.getloadavg = lambda: (0.0, 0.0, 0.0)
 
 
 def nvml_of(*changes: dict[str, Any], links: dict[tuple[int, int], int] | None = None) -> Nvml:

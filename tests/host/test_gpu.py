@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 
 import pytest
 
+from tests.host.fake_nvml import (
+    HEALTHY,
+    FakeNvml,
+    NVMLError,
+    NVMLError_DriverNotLoaded,
+    NVMLError_LibraryNotFound,
+    NVMLError_NoPermission,
+)
+from tokgate.errors import HostFault
+from tokgate.gate import engines
 from tokgate.host import gpu, gpu_fitness
+from tokgate.host.contention import snapshot
 from tokgate.host.finding import Finding
 from tokgate.host.fitness import worst
 from tokgate.host.gpu import Nvml
+from tokgate.host.host_class import host_class
+from tokgate.host.visible import numbered_otherwise, visible_indices, why_no_more
 
 NvmlMaker = Callable[..., Nvml]
 
@@ -120,11 +134,110 @@ def test_no_driver_is_said_not_guessed() -> None:
     assert "Library Not Found" in found["gpu"].seen
 
 
-def test_visible_indices(nvml: NvmlMaker) -> None:
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("2,3", [2, 3]),
+        (" 3 , 0", [3, 0]),
+        ("GPU-3", [3]),
+        ("GPU-3000,1", [3, 1]),
+        ("", []),
+        # CUDA reads no further than what it cannot use: a number too high, -1, nothing, a UUID that is not one GPU's.
+        ("0,7,1", [0]),
+        ("-1,1", []),
+        ("0,,1", [0]),
+        ("1,1", [1]),
+        ("GPU-,1", []),
+        ("MIG-4711", []),
+    ],
+)
+def test_visible_indices(
+    nvml: NvmlMaker, monkeypatch: pytest.MonkeyPatch, visible: str | None, seen: list[int]
+) -> None:
     opened = nvml({}, {}, {}, {})
-    assert gpu.visible_indices(opened, {"CUDA_VISIBLE_DEVICES": "2,3"}, 2) == [2, 3]
-    assert gpu.visible_indices(opened, {"CUDA_VISIBLE_DEVICES": "GPU-3"}, 1) == [3]
-    assert gpu.visible_indices(opened, {"CUDA_VISIBLE_DEVICES": ""}, 1) == []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert visible_indices(opened, env, 4) == seen
+    assert visible_indices(opened, env, 1) == seen[:1]
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert visible_indices(opened, {}, 4) == seen
+
+
+def test_a_gpu_that_is_not_permitted_is_none_for_cuda(
+    nvml: NvmlMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVML counts the GPUs of the host, CUDA those that the container was given."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    opened = nvml({"fault": NVMLError_NoPermission("Insufficient Permissions")}, {}, {})
+    assert visible_indices(opened, {}, 4) == [1, 2]
+    assert visible_indices(opened, {"CUDA_VISIBLE_DEVICES": "1"}, 4) == [2]
+    assert opened.names(opened.permitted()) == ["NVIDIA H200"] * 2
+    found = findings(opened)
+    assert (found["gpu0"].level, found["gpu1"].level) == ("absent", "ok")
+    assert found["gpu0"].seen == "not for this process to use: Insufficient Permissions"
+    # The control: one that is asked for and cannot be had is no less unfit.
+    assert {f.name: f for f in gpu_fitness.examine(opened, [0])}["gpu0"].level == "unfit"
+
+
+def test_a_gpu_that_fell_off_its_bus_is_told_and_never_a_traceback(
+    nvml: NvmlMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    opened = nvml({}, {"fault": NVMLError("GPU is lost")})
+    assert opened.uuids() == ["GPU-0000", ""]
+    assert opened.names([0, 1]) == ["NVIDIA H200", "unknown"]
+    assert opened.used_mib([0, 1]) == {0: 4}
+    assert opened.processes(1) is None and opened.busy_percent(1) is None
+    assert set(opened.throttle_s([0, 1])) == {(0, "power"), (0, "thermal")}
+    assert opened.link(0, 1) == "unknown"
+    assert opened.silence(0) is None and str(opened.silence(1)) == "GPU is lost"
+    # It stays in its place: CUDA counts it until it is gone.
+    assert visible_indices(opened, {}, 4) == [0, 1]
+    seen = snapshot([], opened, [0, 1])
+    assert seen.foreign is None and (0, "power") in seen.throttle_s
+
+
+@pytest.mark.parametrize(
+    ("visible", "told"),
+    [
+        (None, "this host shows 2; tokgate doctor tells more"),
+        ("", "CUDA_VISIBLE_DEVICES= (of the engine): it is empty, which hides every GPU"),
+        ("1", "CUDA_VISIBLE_DEVICES=1 (of the engine) names no more; this host shows 2"),
+        ("0,7", "CUDA_VISIBLE_DEVICES=0,7 (of the engine): no GPU here is '7', and CUDA reads no further"),
+        (
+            "MIG-4711",
+            "CUDA_VISIBLE_DEVICES=MIG-4711 (of the engine): MIG-4711 is a part of a GPU; tokgate locks "
+            "and watches whole ones: turn MIG off, or name another",
+        ),
+    ],
+)
+def test_why_no_more_gpus_are_visible(
+    nvml: NvmlMaker, monkeypatch: pytest.MonkeyPatch, visible: str | None, told: str
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert why_no_more(nvml({}, {}), env) == told
+
+
+def test_a_part_of_a_gpu_is_a_class_of_its_own(nvml: NvmlMaker) -> None:
+    """Its figures would else be held against baselines of the whole GPU, or become some."""
+    opened = nvml({"mig": 1}, {}, {"mig": None})
+    assert opened.names([0, 1, 2]) == ["NVIDIA H200 MIG", "NVIDIA H200", "NVIDIA H200"]
+    assert host_class("gpu", opened.names([0])) == "nvidia-h200-mig"
+
+
+def test_unlike_gpus_may_be_numbered_otherwise(nvml: NvmlMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+    mixed, alike = nvml({"name": "NVIDIA L4"}, {}), nvml({}, {})
+    told = numbered_otherwise(mixed, {})
+    assert told is not None and "unlike GPUs (NVIDIA L4, NVIDIA H200)" in told
+    assert numbered_otherwise(mixed, {"CUDA_VISIBLE_DEVICES": "1"}) == told
+    for env in ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {"CUDA_VISIBLE_DEVICES": "GPU-1"}):
+        assert numbered_otherwise(mixed, env) is None
+    assert numbered_otherwise(alike, {}) is None
 
 
 def test_a_hung_nvml_holds_nobody() -> None:
@@ -134,13 +247,91 @@ def test_a_hung_nvml_holds_nobody() -> None:
     assert gpu.within(5, lambda: 7, None) == 7
 
 
+class Driver(FakeNvml):
+    """NVML whose first call does something."""
+
+    def __init__(self, first: Callable[[], object]) -> None:
+        super().__init__([HEALTHY])
+        self.nvmlInit = first
+
+
+def raising(error: Exception) -> Callable[[], object]:
+    def first() -> object:
+        raise error
+
+    return first
+
+
+@pytest.mark.parametrize(
+    ("first", "told", "level"),
+    [
+        (
+            raising(NVMLError_LibraryNotFound("NVML Shared Library Not Found")),
+            "no NVIDIA driver answers: NVML Shared Library Not Found",
+            "absent",
+        ),
+        (
+            raising(NVMLError_DriverNotLoaded("Driver Not Loaded")),
+            "no NVIDIA driver answers: Driver Not",
+            "absent",
+        ),
+        (
+            raising(NVMLError("Driver/library version mismatch")),
+            "its NVIDIA driver does not answer: Driver/library version mismatch",
+            "unfit",
+        ),
+        (lambda: time.sleep(3), "NVML gave no answer within 0.2 s: a GPU or its driver hangs", "unfit"),
+    ],
+)
+def test_a_driver_that_does_not_answer_is_no_host_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, first: Callable[[], object], told: str, level: str
+) -> None:
+    """Else a runner whose driver was updated under it would be given the emulated engine, and be green."""
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(first))
+    monkeypatch.setattr(gpu, "OPEN_S", 0.2)
+    opened = gpu.open_nvml()
+    assert isinstance(opened, str) and opened.startswith(told)
+    (found,) = gpu_fitness.examine(opened, None)
+    assert found.level == level and told in found.seen
+    if level == "absent":
+        assert engines.choose(None, None)[0].kind == "emulated"
+    else:
+        with pytest.raises(HostFault, match="cannot tell its GPUs") as caught:
+            engines.choose(None, None)
+        assert told in caught.value.headline and "-m emulated" in caught.value.details[1]
+
+
+def test_a_driver_that_answers_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(lambda: None))
+    opened = gpu.open_nvml()
+    assert isinstance(opened, Nvml) and opened.count == 1
+
+
+def test_what_nvml_does_not_report_is_no_none_in_a_message(nvml: NvmlMaker) -> None:
+    """As under MIG: no utilisation, no memory of a process."""
+    silent = {"processes": [(os.getpid(), None)], "utilisation": None, "ecc": None, "remap_pending": 1}
+    opened = nvml(silent)
+    found = findings(opened)
+    assert "MiB not known)" in found["gpu0.free"].seen
+    # A board that waits for a reset is unfit, whether or not it counts errors.
+    assert found["gpu0.ecc"].level == "unfit"
+    assert found["gpu0.ecc"].seen.startswith("an unknown number of uncorrected errors since the driver")
+    assert not [f for f in found.values() if "None" in f.seen]
+
+
+def test_what_is_asked_in_a_thread_fails_where_it_is_asked() -> None:
+    """In the thread nobody would see it: pytest would, as a warning that is an error, in some other test."""
+    with pytest.raises(ZeroDivisionError):
+        gpu.within(5, lambda: 1 // 0, None)
+
+
 def test_host_class() -> None:
-    assert gpu.host_class("gpu", ["NVIDIA H200"]) == "nvidia-h200"
-    assert gpu.host_class("gpu", ["NVIDIA H200"] * 8) == "nvidia-h200-x8"
-    assert gpu.host_class("gpu", ["NVIDIA RTX PRO 6000 Blackwell Server Edition"]) == (
+    assert host_class("gpu", ["NVIDIA H200"]) == "nvidia-h200"
+    assert host_class("gpu", ["NVIDIA H200"] * 8) == "nvidia-h200-x8"
+    assert host_class("gpu", ["NVIDIA RTX PRO 6000 Blackwell Server Edition"]) == (
         "nvidia-rtx-pro-6000-blackwell-server-edition"
     )
-    assert gpu.host_class("emulated", scenario="founding-first-day") == "emulated-founding-first-day"
-    cpu = gpu.host_class("cpu")
+    assert host_class("emulated", scenario="founding-first-day") == "emulated-founding-first-day"
+    cpu = host_class("cpu")
     assert cpu.startswith("cpu-") and cpu.endswith(f"-{os.cpu_count()}c")
     assert cpu == cpu.lower() and " " not in cpu

@@ -16,6 +16,7 @@ from tokgate.emulator.scenario import locate
 from tokgate.errors import SampleFault, UsageFault
 from tokgate.gate import setup as gate_setup
 from tokgate.gate.blocks.neighbours import KV_TOKENS, MEM_FRACTION, SLEEP, beside_others
+from tokgate.gate.cards import check_same_place
 from tokgate.gate.parity import CASES
 from tokgate.gate.setup import Request, Setup
 from tokgate.load.sample import write_json
@@ -118,7 +119,7 @@ def prepare(options: BumpOptions, engines: tuple[Engine, Engine], *, wait_gpu_s:
         wait_gpu_s: how long to queue for a GPU that another gate holds.
 
     Raises:
-        UsageFault: an unknown engine, profile, workload, metric or case; engines of two kinds.
+        UsageFault: an unknown engine, profile, workload, metric or case; engines of two kinds, or for other GPUs.
         ConfigFault: a faulty file.
     """
     old, new = engines
@@ -126,6 +127,7 @@ def prepare(options: BumpOptions, engines: tuple[Engine, Engine], *, wait_gpu_s:
         raise UsageFault(f"a {old.kind} engine and a {new.kind} engine are never compared")
     if new.kind == "emulated":
         locate(new.scenario or "founding")  # the old one's is looked for by its setup
+    check_same_place(old, new)
     setup = _setup(options, old, wait_gpu_s)
     check_names(setup.gate, Path(options.folder) / "gate.yaml")
     not_applicable = dict(setup.not_applicable)

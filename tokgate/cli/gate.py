@@ -20,6 +20,7 @@ from tokgate.gate import engines, options
 from tokgate.gate import setup as gate_setup
 from tokgate.gate.results import read_run, read_verdicts
 from tokgate.gate.share import Share, deal, left_out, numbers
+from tokgate.gate.words import count
 from tokgate.verdict import Verdict, exit_code
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -202,7 +203,8 @@ def _summary(
         color=sys.stdout.isatty(),
         strict_inconclusive=strict,
     )
-    print(f"{f' tokgate: {len(ended)} shares ':=^{width}}", *lines, sep="\n")
+    title = f" tokgate: {count(len(ended), 'share')} "
+    print(f"{title:=^{width}}", *lines, sep="\n")
     for name, end in ended.items():
         why = _cut_short(end).get("why") or f"pytest ended with {end.status}"
         print(f"GPU {name}: {why}; run: {end.run.name if end.run else 'none'}")

@@ -13,6 +13,8 @@ from tokgate.load import scratch
 
 app = typer.Typer(add_completion=False)
 
+_NVML_S = 5.0
+
 
 @app.command()
 def reap(
@@ -27,12 +29,14 @@ def reap(
     marked = marker.find_all()
     dead = [item for item in marked if item.owner == "dead"]
     resident = {item.process.pid: proc.rss_bytes(item.process.pid) for item in dead}
-    on_gpu = _gpu_mib()
+    nobody: dict[int, int | None] = {}
+    on_gpu = gpu.within(_NVML_S, _gpu_mib, nobody)
     for item in dead:
         process = item.process
         rss = resident[process.pid]
         size = "resident MiB not known" if rss is None else f"{rss >> 20} MiB resident"
-        held = f", {on_gpu[process.pid]} MiB on GPUs" if process.pid in on_gpu else ""
+        mib = on_gpu.get(process.pid, 0)
+        held = ", MiB on GPUs not known" if mib is None else f", {mib} MiB on GPUs" if mib else ""
         age = f"{proc.age_s(process):.0f} s old"
         print(f"pid {process.pid} ({proc.title(process)}): {age}, {size}{held}")
     for item in marked:
@@ -60,12 +64,14 @@ def reap(
         raise typer.Exit(3)
 
 
-def _gpu_mib() -> dict[int, int]:
+def _gpu_mib() -> dict[int, int | None]:
+    """MiB that processes hold on all GPUs; ``None`` where NVML does not say of one of these."""
     nvml = gpu.open_nvml()
     if isinstance(nvml, str):
         return {}
-    held: dict[int, int] = {}
+    held: dict[int, int | None] = {}
     for index in range(nvml.count):
         for item in nvml.processes(index) or ():
-            held[item.pid] = held.get(item.pid, 0) + (item.mib or 0)
+            before = held.get(item.pid, 0)
+            held[item.pid] = None if before is None or item.mib is None else before + item.mib
     return held

@@ -62,6 +62,10 @@ class ProfileSection(Section):
     extra_flags: list[str] | None = None
 
 
+WHICH_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+"""Variables that no profile may set: its server would be on other GPUs than the run holds."""
+
+
 class SyntheticSection(Section):
     """A generated target + draft pair: made on this machine by ``tokgate model make``."""
 
@@ -222,6 +226,12 @@ def _check_names(document: Document) -> None:
             if own.get(key) is not None:
                 word = "model" if key == "model" else "profile"
                 _check_name(document, ("profiles", name, key), word, own[key], known)
+        for variable in WHICH_GPUS:
+            if variable in document.section("profiles", name, "env"):
+                document.fault(
+                    ("profiles", name, "env", variable),
+                    "a run locks and watches the GPUs that the engine file or the shell selects: give it there",
+                )
         chain = _ancestors(document, name)
         if chain[-1] in chain[:-1]:
             document.fault(("profiles", name, "extends"), f"goes round in a circle: {' -> '.join(chain)}")

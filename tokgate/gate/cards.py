@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tokgate.config.engine import Engine
-from tokgate.config.profiles import Profile
+from tokgate.config.profiles import WHICH_GPUS, Profile
+from tokgate.errors import UsageFault
 from tokgate.host import gpu
+from tokgate.host.host_class import host_class
+from tokgate.host.visible import visible_indices
+
+_CHOOSE = "choose GPUs with CUDA_VISIBLE_DEVICES, in the engine file or in the shell"
+_RANKS = "give tp in the profile"
+PLACING = {
+    "--base-gpu-id": _CHOOSE,
+    "--gpu-id-step": _CHOOSE,
+    "--tp": _RANKS,
+    "--tp-size": _RANKS,
+    "--tensor-parallel-size": _RANKS,
+}
+"""Flags that say on which GPUs a server is -> what to do instead."""
 
 
 def visible(engine: Engine) -> tuple[str, ...] | None:
@@ -20,7 +34,7 @@ def visible(engine: Engine) -> tuple[str, ...] | None:
     nvml = gpu.open_nvml()
     if isinstance(nvml, str):
         return None
-    return tuple(nvml.names(gpu.visible_indices(nvml, engine.env, nvml.count)))
+    return tuple(nvml.names(visible_indices(nvml, engine.env, nvml.count)))
 
 
 def driver(engine: Engine) -> str | None:
@@ -29,6 +43,47 @@ def driver(engine: Engine) -> str | None:
         return None
     nvml = gpu.open_nvml()
     return None if isinstance(nvml, str) else nvml.driver
+
+
+def check_place(engine: Engine, profiles: Iterable[Profile], flags: Sequence[str]) -> None:
+    """Whether a GPU engine's servers will be on the GPUs that the run locks and watches.
+
+    Args:
+        flags: ``--engine-flag``.
+
+    Raises:
+        UsageFault: a flag puts them on others, or on more.
+    """
+    if engine.kind != "gpu":
+        return
+    given = {"--engine-flag": flags} | {f"extra_flags of {p.name}": p.extra_flags for p in profiles}
+    for where, items in given.items():
+        for flag in (item.partition("=")[0] for item in items):
+            if flag in PLACING:
+                raise UsageFault(
+                    f"{where}: {flag} takes the server to GPUs that this run neither locks nor watches",
+                    [PLACING[flag]],
+                )
+
+
+def check_same_place(one: Engine, other: Engine) -> None:
+    """Whether servers of two engines that are compared are on the same GPUs, which a run claims by one of them.
+
+    Raises:
+        UsageFault: their files choose different ones.
+    """
+    chosen = [{name: engine.env.get(name) for name in WHICH_GPUS} for engine in (one, other)]
+    if one.kind != "gpu" or chosen[0] == chosen[1]:
+        return
+    told = (
+        f"engine '{engine.name}' sets "
+        + (", ".join(f"{name}={value}" for name, value in given.items() if value is not None) or "neither")
+        for engine, given in zip((one, other), chosen, strict=True)
+    )
+    raise UsageFault(
+        f"two engines are compared on the same GPUs, and these choose others: {'; '.join(told)}",
+        [f"leave {' and '.join(WHICH_GPUS)} out of both files, and set them in the shell"],
+    )
 
 
 def lacking(profile: Profile, names: tuple[str, ...] | None) -> str | None:
@@ -51,7 +106,7 @@ def host_classes(
     A profile on one of two GPUs is held against baselines of one GPU, whatever else the run measures.
     """
     return {
-        profile.name: gpu.host_class(engine.kind, (names or ())[: profile.tp], engine.scenario)
+        profile.name: host_class(engine.kind, (names or ())[: profile.tp], engine.scenario)
         for profile in profiles
     }
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from tokgate import environments
 from tokgate.config.engine import Engine, EngineKind, emulated_engine, resolve_engine
 from tokgate.emulator.scenario import locate
-from tokgate.errors import UsageFault
+from tokgate.errors import HostFault, UsageFault
+from tokgate.gate.cards import check_same_place
 from tokgate.host import gpu
 
 KINDS: tuple[EngineKind, ...] = ("gpu", "cpu", "emulated")
@@ -25,6 +26,7 @@ def choose(asked: str | None, kind: EngineKind | None) -> tuple[Engine, str]:
     Raises:
         UsageFault: an unknown engine, one of another kind than was forced, no SGLang for a GPU.
         ConfigFault: a faulty engine file.
+        HostFault: none was asked for, and the driver of this host's GPUs does not answer.
     """
     made = environments.root()
     if asked is not None:
@@ -69,7 +71,7 @@ def reference(asked: str | None, budget_minutes: float | None, engine: Engine) -
         engine: under test.
 
     Raises:
-        UsageFault: a budget that is no time, none at all, or an engine of another kind.
+        UsageFault: a budget that is no time, none at all, or an engine of another kind, or for other GPUs.
     """
     if budget_minutes is not None and not 0 < budget_minutes < float("inf"):
         raise UsageFault(f"--budget-minutes is a time above 0, got {budget_minutes:g}")
@@ -83,6 +85,7 @@ def reference(asked: str | None, budget_minutes: float | None, engine: Engine) -
             f"--reference-engine {asked} is of kind {found.kind}, the engine under test "
             f"of kind {engine.kind}: they cannot be compared"
         )
+    check_same_place(engine, found)
     if found.kind == "emulated":
         locate(found.scenario or "founding")
     return found
@@ -102,6 +105,15 @@ def kind_in(expression: str) -> EngineKind | None:
 
 
 def _gpu_names() -> list[str]:
-    """NVML names of this host's GPUs; empty without a driver."""
+    """NVML names of this host's GPUs; empty without a driver.
+
+    Raises:
+        HostFault: there is a driver, and it does not answer: the emulated engine would be green in place of the GPU's.
+    """
     nvml = gpu.open_nvml()
-    return [] if isinstance(nvml, str) else [nvml.gpu(index).name for index in range(nvml.count)]
+    if isinstance(nvml, gpu.Broken):
+        raise HostFault(
+            f"this host cannot tell its GPUs: {nvml}",
+            ["tokgate doctor tells more", "without a GPU: -m emulated, or -m cpu"],
+        )
+    return [] if isinstance(nvml, str) else nvml.names(nvml.permitted())

@@ -22,6 +22,7 @@ from tokgate.gate.case import JudgedCase
 from tokgate.gate.cycle.attribution import RATE, attribution, attribution_lines
 from tokgate.gate.cycle.whole import whole_cycle_lines
 from tokgate.gate.runs import Measured
+from tokgate.gate.start import STARTUP_TOGETHER
 from tokgate.gate.starts import Starts
 from tokgate.gate.starts import verdict as starts_verdict
 from tokgate.gate.words import count, figure, figures
@@ -84,7 +85,11 @@ class Judge:
         runs, unit = measured.series(metric), self._limit(metric).unit
         case = JudgedCase(measured, metric, unit, runs)
         if not runs and not recorded:
-            return case.verdict(Kind.NOT_APPLICABLE, f"{metric}: neither this host nor the engine tells it")
+            # Of servers that start together it is told of the whole GPU.
+            whose = "whose it is" if identity.workload == STARTUP_TOGETHER else "it"
+            return case.verdict(
+                Kind.NOT_APPLICABLE, f"{metric}: neither this host nor the engine tells {whose}"
+            )
         if stored is not None and not recorded:
             return case.verdict(
                 Kind.INCONCLUSIVE,

@@ -183,6 +183,7 @@ def for_engine(request: Request, engine: Engine, because: str = "given") -> Setu
     )
     names = _with_references(catalogue, request.profiles or default)
     profiles = {name: catalogue.get(name) for name in names}
+    cards.check_place(engine, profiles.values(), request.engine_flags)
     names_of_gpus = cards.visible(engine)
     not_applicable = {
         name: reason

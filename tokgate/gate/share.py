@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tokgate.errors import HostFault, UsageFault
 from tokgate.gate.setup import Setup
 from tokgate.host import gpu
+from tokgate.host.visible import VISIBLE, visible_indices
 
 SHARES = "TOKGATE_SHARES"
 """Variable that tells a run how many runs it is one of: they share the chance of a false alarm."""
@@ -109,6 +110,17 @@ def _check(setup: Setup, gpus: Sequence[int]) -> None:
         raise HostFault(f"--gpus needs GPUs and this host shows none: {nvml}", ["tokgate doctor tells more"])
     if setup.engine.kind != "gpu":
         raise UsageFault(f"--gpus deals out GPUs; the engine '{setup.engine.name}' uses none")
+    if VISIBLE in setup.engine.env:
+        raise UsageFault(
+            f"--gpus gives each share GPUs of its own, but the engine '{setup.engine.name}' sets {VISIBLE} for all",
+            ["leave it out of the engine file, or measure without --gpus"],
+        )
     absent = [str(index) for index in gpus if index >= nvml.count]
     if absent:
         raise HostFault(f"--gpus: no GPU {', '.join(absent)}; this host has {nvml.count}, from 0")
+    visible = visible_indices(nvml, {}, nvml.count)
+    if hidden := [str(index) for index in gpus if index not in visible]:
+        raise UsageFault(
+            f"--gpus names GPU {', '.join(hidden)}, which {VISIBLE}={os.environ.get(VISIBLE, '')} hides",
+            [f"--gpus takes NVML's numbers; visible: {', '.join(map(str, visible)) or 'none'}"],
+        )

@@ -12,6 +12,7 @@ from tokgate.host import gpu
 from tokgate.host.canary import Canary
 from tokgate.host.contention import Snapshot, difference, snapshot
 from tokgate.host.proc import Process, title
+from tokgate.host.visible import visible_indices
 from tokgate.load.sample import Sample
 from tokgate.server.running import Server
 
@@ -115,14 +116,17 @@ def memory(server: Server, *, alone: bool) -> dict[str, float]:
 
     Args:
         alone: whether nothing else started on its GPUs meanwhile. The log gives a capture's memory as what became
-            less on the whole GPU, so that beside others it is anybody's.
+            less on the whole GPU, so that beside others it is anybody's; and the pool of a server without a bound in
+            tokens is what those that start beside it leave, another one at each start
+            (docs/decisions/start-together.md).
 
     Returns:
         ``gpu_memory_mib`` (of its fullest GPU), ``graphs_gb`` (all captures of the rank with most) and
         ``kv_cache_tokens`` (room of the KV cache: what weights and graphs left of its share of the GPU).
     """
     found: dict[str, float] = {}
-    held = server.gpu_memory_mib()
+    own_pool = alone or server.profile.max_total_tokens is not None
+    held = server.gpu_memory_mib() if own_pool else None
     if held:
         found["gpu_memory_mib"] = float(max(held.values()))
     graphs: dict[str, list[float | None]] = {}
@@ -133,7 +137,7 @@ def memory(server: Server, *, alone: bool) -> dict[str, float]:
     if told and [len(each) for each in told] == [len(each) for each in graphs.values()]:
         found["graphs_gb"] = max(map(sum, told))
     room = server.server_info.get("max_total_num_tokens")
-    if isinstance(room, int) and room > 0:
+    if own_pool and isinstance(room, int) and room > 0:
         found["kv_cache_tokens"] = float(room)
     return found
 
@@ -145,4 +149,4 @@ def _open(setup: Setup) -> tuple[gpu.Nvml, list[int]] | None:
     nvml = gpu.open_nvml()
     if isinstance(nvml, str):
         return None
-    return nvml, gpu.visible_indices(nvml, setup.engine.env, setup.ranks)
+    return nvml, visible_indices(nvml, setup.engine.env, setup.ranks)

@@ -6,8 +6,6 @@ which is said, never guessed.
 
 from __future__ import annotations
 
-import os
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -17,6 +15,8 @@ from tokgate.host.gpu_facts import Gpu, GpuProcess
 
 MIB = 1 << 20
 T = TypeVar("T")
+OPEN_S = 60.0
+"""Longest wait for NVML: without persistence mode the first call wakes every GPU."""
 # NVML_CLOCKS_EVENT_REASON_*: those that slow a GPU down, and those that do not.
 THROTTLE: Mapping[int, str] = {
     0x4: "software power cap",
@@ -100,8 +100,7 @@ class Nvml:
 
     def processes(self, index: int) -> tuple[GpuProcess, ...] | None:
         """Who holds memory on a GPU; ``None`` where NVML does not say."""
-        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-        raw = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        raw = self._of(index, self._nvml.nvmlDeviceGetComputeRunningProcesses)
         if raw is None:
             return None
         return tuple(
@@ -115,37 +114,40 @@ class Nvml:
 
     def used_mib(self, indices: Sequence[int]) -> dict[int, int]:
         """Device memory in use, by GPU index; a GPU that does not answer is left out."""
-        nvml = self._nvml
-        memory = {
-            i: self._ask(lambda i: nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(i)), i)
-            for i in indices
-        }
+        memory = {i: self._of(i, self._nvml.nvmlDeviceGetMemoryInfo) for i in indices}
         return {index: int(found.used) // MIB for index, found in memory.items() if found is not None}
 
     def busy_percent(self, index: int) -> int | None:
         """Percent of the last tenths of a second in which a kernel ran; ``None`` where NVML does not say."""
-        used = self._ask(
-            lambda i: self._nvml.nvmlDeviceGetUtilizationRates(self._nvml.nvmlDeviceGetHandleByIndex(i)),
-            index,
-        )
+        used = self._of(index, self._nvml.nvmlDeviceGetUtilizationRates)
         return None if used is None else int(used.gpu)
 
+    def permitted(self) -> list[int]:
+        """Indices of the GPUs that this process may use; one that does not answer for another reason is among them."""
+        refused = self._nvml.NVMLError_NoPermission
+        return [index for index in range(self.count) if not isinstance(self.silence(index), refused)]
+
+    def silence(self, index: int) -> Exception | None:
+        """Why a GPU does not answer; ``None`` when it does."""
+        try:
+            self._nvml.nvmlDeviceGetUUID(self._nvml.nvmlDeviceGetHandleByIndex(index))
+        except self.error as error:
+            return error
+        return None
+
     def uuids(self) -> list[str]:
-        """UUIDs in the order of the indices."""
-        nvml = self._nvml
-        return [
-            _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))) or ""
-            for index in range(self.count)
-        ]
+        """UUIDs in the order of the indices; empty for a GPU that does not answer."""
+        return [_text(self._of(index, self._nvml.nvmlDeviceGetUUID)) or "" for index in range(self.count)]
 
     def names(self, indices: Sequence[int]) -> list[str]:
-        """Names of GPUs; ``unknown`` for one that does not answer."""
-        nvml = self._nvml
-        found = (
-            self._ask(lambda i: nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(i)), i)
-            for i in indices
-        )
-        return [_text(name) or "unknown" for name in found]
+        """Names of GPUs; ``unknown`` for one that does not answer. One with MIG on is a part of a GPU to an engine, and
+        has ``MIG`` behind its name."""
+        found = []
+        for index in indices:
+            name = _text(self._of(index, self._nvml.nvmlDeviceGetName)) or "unknown"
+            mig = self._of(index, self._nvml.nvmlDeviceGetMigMode)
+            found.append(f"{name} MIG" if mig is not None and mig[0] else name)
+        return found
 
     def throttle_s(self, indices: Sequence[int]) -> dict[tuple[int, str], float]:
         """Time for which power or heat slowed a GPU down since boot, by index and cause, seconds."""
@@ -153,9 +155,8 @@ class Nvml:
         policies = {"power": nvml.NVML_PERF_POLICY_POWER, "thermal": nvml.NVML_PERF_POLICY_THERMAL}
         found = {}
         for index in indices:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
             for cause, policy in policies.items():
-                status = self._ask(nvml.nvmlDeviceGetViolationStatus, handle, policy)
+                status = self._of(index, nvml.nvmlDeviceGetViolationStatus, policy)
                 if status is not None:
                     found[index, cause] = status.violationTime / 1e9
         return found
@@ -163,8 +164,9 @@ class Nvml:
     def link(self, first: int, second: int) -> str:
         """How two GPUs are joined: ``NVLink x18``, or the nearest common ancestor on PCIe."""
         nvml, ask = self._nvml, self._ask
-        one = nvml.nvmlDeviceGetHandleByIndex(first)
-        two = nvml.nvmlDeviceGetHandleByIndex(second)
+        one, two = (ask(nvml.nvmlDeviceGetHandleByIndex, index) for index in (first, second))
+        if one is None or two is None:
+            return "unknown"
         lanes = sum(bool(ask(nvml.nvmlDeviceGetNvLinkState, one, link)) for link in range(18))
         if lanes and ask(nvml.nvmlDeviceGetP2PStatus, one, two, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == 0:
             return f"NVLink x{lanes}"
@@ -182,6 +184,11 @@ class Nvml:
         widest = ask(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
         return f"gen{generation} x{width} (max gen{best} x{widest})"
 
+    def _of(self, index: int, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a GPU answers; ``None`` where it does not."""
+        handle = self._ask(self._nvml.nvmlDeviceGetHandleByIndex, index)
+        return None if handle is None else self._ask(function, handle, *arguments)
+
     def _ask(self, function: Callable[..., Any] | None, *arguments: Any) -> Any:
         if function is None:
             return None
@@ -191,28 +198,56 @@ class Nvml:
             return None
 
 
+class Broken(str):
+    """Why NVML does not answer on a host that has a driver: the host is to be mended, not one without a GPU."""
+
+
 def open_nvml() -> Nvml | str:
-    """NVML, or one line that says why this host shows no GPU."""
+    """NVML, or one line that says why this host shows no GPU; :class:`Broken` where it has a driver."""
     try:
         import pynvml
     except ImportError:
         return "nvidia-ml-py is not installed"
-    try:
-        pynvml.nvmlInit()
-        return Nvml(pynvml)
-    except pynvml.NVMLError as error:
-        return f"no NVIDIA driver answers: {error}"
+    none = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded)
+
+    def opened() -> Nvml | str:
+        try:
+            pynvml.nvmlInit()
+            nvml = Nvml(pynvml)
+            # A GPU that hangs is found here, and not by whoever asks first.
+            nvml.permitted()
+            return nvml
+        except none as error:
+            return f"no NVIDIA driver answers: {error}"
+        except pynvml.NVMLError as error:
+            return Broken(f"its NVIDIA driver does not answer: {error}")
+
+    silent: Nvml | str = Broken(f"NVML gave no answer within {OPEN_S:g} s: a GPU or its driver hangs")
+    return within(OPEN_S, opened, silent)
 
 
 def within(seconds: float, function: Callable[[], T], default: T) -> T:
     """What a function gives, or ``default`` when it takes longer: a GPU that fell off its bus holds NVML.
 
     The thread that is held stays behind; it is a daemon.
+
+    Raises:
+        Exception: whatever the function raises, here and not in the thread, where nobody would see it.
     """
     found: list[T] = []
-    thread = threading.Thread(target=lambda: found.append(function()), name="tokgate-nvml", daemon=True)
+    raised: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            found.append(function())
+        except Exception as error:  # noqa: BLE001 - handed on, whatever it is
+            raised.append(error)
+
+    thread = threading.Thread(target=ask, name="tokgate-nvml", daemon=True)
     thread.start()
     thread.join(seconds)
+    if raised:
+        raise raised[0]
     return found[0] if found else default
 
 
@@ -221,62 +256,6 @@ def throttle_reasons(mask: int) -> tuple[str, ...]:
     known = {**THROTTLE, **IDLE_REASONS}
     unknown = [f"reason 0x{1 << bit:x}" for bit in range(64) if mask >> bit & 1 and 1 << bit not in known]
     return (*(name for bit, name in THROTTLE.items() if mask & bit), *unknown)
-
-
-def visible_indices(nvml: Nvml, env: Mapping[str, str], count: int) -> list[int]:
-    """NVML indices of the GPUs that an engine with that environment uses.
-
-    Args:
-        env: its CUDA_VISIBLE_DEVICES (numbers or UUIDs) selects; absent: all.
-        count: how many GPUs the engine uses (tensor parallel size).
-    """
-    wanted = env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if wanted is None:
-        return list(range(nvml.count))[:count]
-    uuids = nvml.uuids()
-    found = []
-    for item in filter(None, (part.strip() for part in wanted.split(","))):
-        if item.isdigit() and int(item) < nvml.count:
-            found.append(int(item))
-        else:
-            found += [index for index, uuid in enumerate(uuids) if uuid.startswith(item)]
-    return found[:count]
-
-
-def host_class(kind: str, gpu_names: Sequence[str] = (), scenario: str | None = None) -> str:
-    """Name under which baselines of a host are stored.
-
-    Args:
-        kind: ``gpu``, ``cpu`` or ``emulated``.
-        gpu_names: NVML names of the GPUs that the engine uses.
-        scenario: of the emulated engine.
-
-    Returns:
-        ``nvidia-h200``, ``nvidia-h200-x8``, ``cpu-<model>-<cores>c`` or ``emulated-<scenario>``.
-    """
-    if kind == "emulated":
-        return f"emulated-{_slug(scenario or 'founding')}"
-    if kind == "cpu":
-        return f"cpu-{_slug(cpu_model())}-{os.cpu_count() or 0}c"
-    names = sorted({_slug(name) for name in gpu_names})
-    if not names:
-        return "gpu-unknown"
-    return "+".join(names) + (f"-x{len(gpu_names)}" if len(gpu_names) > 1 else "")
-
-
-def cpu_model() -> str:
-    """Model name of the CPU, as /proc/cpuinfo gives it."""
-    try:
-        info = (proc.PROC / "cpuinfo").read_text()
-    except OSError:
-        return "unknown"
-    match = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", info, re.MULTILINE)
-    return match[1].strip() if match else "unknown"
-
-
-def _slug(text: str) -> str:
-    plain = re.sub(r"\((?:r|tm)\)|\bcpu\b|@.*$|processor", " ", text.lower())
-    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
 def _process_name(pid: int) -> str:

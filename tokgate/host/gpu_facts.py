@@ -13,6 +13,11 @@ class GpuProcess:
     mib: int | None
     name: str
 
+    @property
+    def size(self) -> str:
+        """``mib`` in words."""
+        return "MiB not known" if self.mib is None else f"{self.mib} MiB"
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:

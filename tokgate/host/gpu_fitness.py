@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tokgate.host import marker
 from tokgate.host.finding import Finding
-from tokgate.host.gpu import Nvml
+from tokgate.host.gpu import Broken, Nvml
 from tokgate.host.gpu_facts import Gpu
 
 # What a driver keeps for itself on an idle data-centre GPU stays under this.
@@ -19,10 +19,18 @@ _XIDS_SHOWN = 3
 
 def examine(nvml: Nvml | str, gpus: Sequence[int] | None) -> list[Finding]:
     """Driver, every GPU, their links, and the driver's error messages."""
+    if isinstance(nvml, Broken):
+        return [Finding("gpu", "unfit", nvml, "nvidia-smi; sudo dmesg | grep -i nvrm")]
     if isinstance(nvml, str):
         return [Finding("gpu", "absent", f"no GPU: {nvml}", "only the emulated and the cpu engine can run")]
-    indices = [index for index in range(nvml.count) if gpus is None or index in gpus]
+    indices = nvml.permitted() if gpus is None else [index for index in range(nvml.count) if index in gpus]
     findings = [_driver(nvml)]
+    if gpus is None:
+        findings += [
+            Finding(f"gpu{index}", "absent", f"not for this process to use: {nvml.silence(index)}")
+            for index in range(nvml.count)
+            if index not in indices
+        ]
     if not indices:
         asked = "" if gpus is None else f" of those asked ({', '.join(map(str, gpus))})"
         findings.append(Finding("gpu", "unfit", f"the driver shows no GPU{asked}", "nvidia-smi -L"))
@@ -71,7 +79,7 @@ def _free(name: str, card: Gpu) -> Finding:
     name = f"{name}.free"
     used = f"{card.memory_used_mib} of {card.memory_total_mib} MiB in use"
     if card.processes:
-        who = ", ".join(f"pid {p.pid} ({p.name}, {_mib(p.mib)})" for p in card.processes)
+        who = ", ".join(f"pid {p.pid} ({p.name}, {p.size})" for p in card.processes)
         return Finding(name, "unfit", f"{used} by {who}", _mend_processes([p.pid for p in card.processes]))
     if card.memory_used_mib > IDLE_MIB:
         why = "NVML does not list processes" if card.processes is None else "no process is listed"
@@ -96,7 +104,9 @@ def _clocks(name: str, card: Gpu) -> Finding:
     name = f"{name}.clocks"
     if card.sm_clock_mhz is None:
         return Finding(name, "absent", "NVML does not report clocks")
-    seen = f"SM {card.sm_clock_mhz} of {card.sm_clock_max_mhz} MHz, {card.temperature_c} C, {_watts(card)}"
+    most = "" if card.sm_clock_max_mhz is None else f" of {card.sm_clock_max_mhz}"
+    heat = "temperature not reported" if card.temperature_c is None else f"{card.temperature_c} C"
+    seen = f"SM {card.sm_clock_mhz}{most} MHz, {heat}, {_watts(card)}"
     if card.persistence is False:
         return Finding(name, "warn", f"{seen}; persistence mode is off", "sudo nvidia-smi -pm 1")
     return Finding(name, "ok", seen)
@@ -115,12 +125,13 @@ def _throttle(name: str, card: Gpu) -> Finding:
 
 def _ecc(name: str, card: Gpu) -> Finding:
     name = f"{name}.ecc"
+    if card.ecc_uncorrected or card.remap_pending:
+        errors = "an unknown number of" if card.ecc_uncorrected is None else card.ecc_uncorrected
+        pending = "; a row remapping waits for a reset" if card.remap_pending else ""
+        seen = f"{errors} uncorrected errors since the driver was loaded{pending}"
+        return Finding(name, "unfit", seen, "take the host out of service; nvidia-smi -q -d ECC,ROW_REMAPPER")
     if card.ecc_uncorrected is None:
         return Finding(name, "absent", "NVML does not report ECC errors")
-    if card.ecc_uncorrected or card.remap_pending:
-        pending = "; a row remapping waits for a reset" if card.remap_pending else ""
-        seen = f"{card.ecc_uncorrected} uncorrected errors since the driver was loaded{pending}"
-        return Finding(name, "unfit", seen, "take the host out of service; nvidia-smi -q -d ECC,ROW_REMAPPER")
     return Finding(name, "ok", "no uncorrected error since the driver was loaded")
 
 
@@ -171,10 +182,6 @@ def _kernel_messages() -> list[str] | str:
                 return lines or (error.strerror or str(error))
     finally:
         os.close(descriptor)
-
-
-def _mib(value: int | None) -> str:
-    return "MiB not known" if value is None else f"{value} MiB"
 
 
 def _watts(card: Gpu) -> str:

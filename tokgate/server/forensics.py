@@ -131,16 +131,20 @@ def _gpus(members: Sequence[Process]) -> tuple[list[str], list[str]]:
             continue
         lines.append(
             f"GPU {index} {card.name}: {card.memory_used_mib} of {card.memory_total_mib} MiB, "
-            f"utilisation {card.utilisation_percent} %, SM clock {card.sm_clock_mhz} MHz, "
+            f"utilisation {_told(card.utilisation_percent, '%')}, SM clock {_told(card.sm_clock_mhz, 'MHz')}, "
             f"throttle {card.throttle}"
         )
         for holder in card.processes or ():
-            lines.append(f"  pid {holder.pid} {holder.mib} MiB {holder.name}")
+            lines.append(f"  pid {holder.pid} {holder.size} {holder.name}")
             if holder.pid in ours:
                 summary.append(
-                    f"GPU {index}: {holder.name} ({holder.pid}) holds {holder.mib} MiB, "
-                    f"utilisation {card.utilisation_percent} %"
+                    f"GPU {index}: {holder.name} ({holder.pid}) holds {holder.size}, "
+                    f"utilisation {_told(card.utilisation_percent, '%')}"
                 )
         if card.processes is None:
             lines.append("  NVML does not list processes here")
     return lines, summary
+
+
+def _told(value: int | None, unit: str) -> str:
+    return "not reported" if value is None else f"{value} {unit}"

@@ -51,6 +51,7 @@ def start(spec: LaunchSpec, on_phase: Callable[[str], None] | None = None) -> Se
     ledger = GpuLedger.open(spec.engine.kind, spec.env, spec.profile.tp)
     group: ProcessGroup | None = None
     try:
+        ledger.begin()
         reaper.watch(mark)
         group = ProcessGroup.spawn(spec.argv, spec.env, spec.log_path, mark)
         return _Startup(spec, group, ledger, on_phase).follow()
@@ -62,6 +63,7 @@ def start(spec: LaunchSpec, on_phase: Callable[[str], None] | None = None) -> Se
         else:
             marker.kill(mark)
             reaper.forget(mark)
+            ledger.end()
         raise
 
 
@@ -146,7 +148,8 @@ class _Startup:
     def _read_gauges(self, now: float) -> None:
         members = self._group.members()
         self._gauges.take(members, self._progress, now)
-        if (held := self._ledger.held([process.pid for process in members])) is not None:
+        held = self._ledger.held([process.pid for process in members])
+        if held is not None and held.gauge is not None:
             self._progress.reading(*held.gauge, now)
         if not room_left(self._spec.log_path):
             raise unwritable(self._spec.log_path, "No space left on device")

@@ -21,6 +21,7 @@ GPU_SLACK_MIB = 64
 _AFTER_ROOT_S = 1.0
 _AFTER_WORKERS_S = 1.0
 _RELEASE_S = 10.0
+_NVML_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Teardown:
         holders: processes that do not die, or who still holds the port or GPU memory; empty when all is
             back.
         hang: set when the server ignored TERM: the evidence.
+        gpus_lost: indices of GPUs that answered before the launch and do not any more.
     """
 
     seconds: float
@@ -45,14 +47,22 @@ class Teardown:
     gpu_mib_left: Mapping[int, int] | None
     holders: tuple[str, ...]
     hang: Hang | None = None
+    gpus_lost: tuple[int, ...] = ()
 
     @property
     def told(self) -> tuple[str, ...]:
         """What a message about the server says of its end: GPU memory, and what is not back."""
-        lines = []
+        lines = [
+            f"GPU {index} answers no more, so the fault may be the host's: sudo dmesg | grep -i nvrm"
+            for index in self.gpus_lost
+        ]
+        left = self.gpu_mib_left or {}
         for index, mib in (self.gpu_mib_back or {}).items():
-            left = "" if self.gpu_mib_left is None else f", {self.gpu_mib_left.get(index, 0)} MiB still held"
-            lines.append(f"ended in {self.seconds:.1f} s: GPU {index}: {mib} MiB given back{left}")
+            # A server that died had given all back before it was ended.
+            parts = [f"{mib} MiB given back"] if mib else []
+            parts += [f"{left[index]} MiB still held"] if index in left else []
+            if parts:
+                lines.append(f"ended in {self.seconds:.1f} s: GPU {index}: {', '.join(parts)}")
         return (*lines, *(f"not given back: {holder}" for holder in self.holders))
 
 
@@ -98,6 +108,7 @@ def tear_down(
     pids = [process.pid for process in seen]
     holders = [_undead_words(process) for process in undead] or _wait_released(host, port, ledger, pids)
     held = ledger.held(pids)
+    ledger.end()
     if not undead:
         reaper.forget(group.mark)
     return Teardown(
@@ -108,6 +119,7 @@ def tear_down(
         gpu_mib_left=ledger.left_mib(held),
         holders=tuple(holders),
         hang=hang,
+        gpus_lost=ledger.lost(held),
     )
 
 
@@ -170,10 +182,13 @@ def _undead_words(process: Process) -> str:
 
 
 def _gpu_holders(index: int) -> str:
-    nvml = gpu.open_nvml()
-    if isinstance(nvml, str):
-        return nvml
-    found = nvml.processes(index)
-    if not found:
-        return "NVML lists no process"
-    return ", ".join(f"pid {item.pid} ({item.name}, {item.mib} MiB)" for item in found)
+    def ask() -> str:
+        nvml = gpu.open_nvml()
+        if isinstance(nvml, str):
+            return nvml
+        found = nvml.processes(index)
+        if not found:
+            return "NVML lists no process"
+        return ", ".join(f"pid {item.pid} ({item.name}, {item.size})" for item in found)
+
+    return gpu.within(_NVML_S, ask, "NVML gives no answer")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tests.host.fake_nvml import HEALTHY, FakeNvml, NVMLError
-
-__all__ = ["NVMLError", "nvmlInit"]
+from tests.host.fake_nvml import HEALTHY, FakeNvml, quiet_host
 
 _NAMES = os.environ.get("FAKE_GPUS", "NVIDIA H200,NVIDIA H200").split(",")
 _CARDS = FakeNvml([{**HEALTHY, "name": name, "nvlinks": 18} for name in _NAMES])
+quiet_host()
 
 
 def nvmlInit() -> None:

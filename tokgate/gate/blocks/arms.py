@@ -12,6 +12,7 @@ from typing import TypeVar
 from tokgate.config.workloads import Workload
 from tokgate.errors import TokgateError
 from tokgate.gate.blocks.runner import Arm, ArmFailed, BlockPlan
+from tokgate.gate.cards import check_same_place
 from tokgate.gate.measurement import Measurer
 from tokgate.gate.results import Shelf
 from tokgate.gate.runs import Measured, Runs
@@ -43,9 +44,14 @@ class ServerBench:
 
     Attributes:
         remarks: what a reader should know of how servers ended, one line each.
+
+    Raises:
+        UsageFault: an arm's engine is for other GPUs than those that are held.
     """
 
     def __init__(self, setup: Setup, plan: BlockPlan, folder: Path, extras: Extras | None = None) -> None:
+        for arm in plan.arms:
+            check_same_place(setup.engine, arm.engine)
         self.remarks: list[str] = []
         self._setup = setup
         self._plan = plan

@@ -36,7 +36,8 @@ class Rooflines:
             self._bandwidth = measure_bandwidth(self._engine)
         if self._bandwidth.bytes_s is None:
             return [f"roofline: not known: {self._bandwidth.why}"]
-        read = traffic(Path(self._starter.served(visit.profile).target), visit.profile.tp)
+        served = self._starter.served(visit.profile)
+        read = traffic(served.on_disk[0] or Path(served.target), visit.profile.tp)
         if isinstance(read, str):
             return [f"roofline: not known: {read}"]
         # The trace shows the first steps of a request: its context is the prompt and a few tokens.
