@@ -95,6 +95,17 @@ def test_a_faulty_file_lists_its_faults_and_exits_2(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+def test_a_gate_that_a_worker_of_xdist_starts_is_a_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pytest-benchmark takes the worker's variables for its own session: a warning, which is an error here."""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "2")
+    code, output = run(tmp_path / "results", "-k", "nothing_of_that_name")
+    assert "deselected" in output
+    assert code == 2
+
+
 def test_a_missing_interpreter_is_the_hosts_fault(tmp_path: Path) -> None:
     engine = tmp_path / "engine.yaml"
     engine.write_text("kind: cpu\nversion: 0.5.23\npython: /nowhere/bin/python\n")

@@ -41,7 +41,8 @@ class Child:
         # In memory: nothing to remove, however we end.
         self._run_file = os.memfd_create("tokgate-run")
         env = {
-            **os.environ,
+            # A gate that a worker of xdist starts is none itself; pytest-benchmark would take it for one.
+            **{key: value for key, value in os.environ.items() if not key.startswith("PYTEST_XDIST_")},
             RUN_FILE: f"/proc/self/fd/{self._run_file}",
             SHARES: str(shares),
             COMMAND: self._again,
