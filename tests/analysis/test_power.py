@@ -75,6 +75,11 @@ def test_a_host_without_scatter_finds_what_the_limit_forbids() -> None:
     assert found is not None and found == pytest.approx(0.03, rel=0.01)
 
 
+def test_next_to_no_scatter_is_as_none() -> None:
+    for n in (3, 4):
+        assert smallest_detectable(n, 1e-30, None, PLAN) == smallest_detectable(n, 0.0, None, PLAN)
+
+
 def test_more_blocks_and_less_scatter_find_smaller_losses() -> None:
     by_blocks = [smallest_detectable(n, 0.05, None, PLAN) or 9.0 for n in (4, 6, 10, 20, 40)]
     by_scatter = [smallest_detectable(8, s, None, PLAN) or 9.0 for s in (0.16, 0.08, 0.04, 0.02)]

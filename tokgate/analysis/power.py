@@ -62,7 +62,9 @@ def smallest_detectable(n: int, scale: float, history: History | None, plan: Pla
     def missed(loss: float) -> float:
         if error == 0:
             return float(np.mean(called > loss))
-        return float(np.mean(ndtr((called - loss) / error)))
+        # Against a scatter of nearly nothing the distance may be infinite.
+        with np.errstate(over="ignore"):
+            return float(np.mean(ndtr((called - loss) / error)))
 
     low, high = 0.0, LARGEST
     if missed(high) > plan.beta:
