@@ -60,7 +60,11 @@ class Comparison:
 
     def unplanted(self) -> list[str]:
         """Names of logs of delayed servers that do not say so: a delay that is not there proves nothing."""
-        paths = [] if self.logs is None or not self.delay else sorted(self.logs.glob("*.log*"))
+        if self.logs is None or not self.delay:
+            return []
+        paths = sorted(self.logs.glob("*.log*"))
+        if not paths:
+            return [f"{self.logs}: no log"]
         return [path.name for path in paths if SAID not in path.read_text(encoding="utf-8", errors="replace")]
 
 

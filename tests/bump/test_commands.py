@@ -112,7 +112,9 @@ def test_a_calibration_of_another_configured_model_is_left_out(
 ) -> None:
     """A pair that is not made yet is known by its preset; the default one of a GPU is 1b."""
     monkeypatch.setenv("TOKGATE_HOME", str(tmp_path / "home"))
-    assert "20 A/A blocks)" in planned(capsys, *calibrated(tmp_path), "--model=pair-1b")
+    told = planned(capsys, *calibrated(tmp_path), "--model=pair-1b")
+    assert "20 A/A blocks)" in told
+    assert "whether it is of the same pair is not known, none is made here" in told
     told = planned(capsys, *calibrated(tmp_path), "--model=pair-8b")
     assert "A/A blocks)" not in told
     assert "model: calibrated 1b@0123456789ab, now 8b@" in told

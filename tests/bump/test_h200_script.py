@@ -45,3 +45,10 @@ def test_a_server_without_its_delay_is_told(text: str, missing: list[str], tmp_p
     (tmp_path / "a.log.1").write_text("tokgate: planted a delay of 6 ms")
     item = Comparison("slow", ask_of(8), None, Delay(6.0), tmp_path)  # type: ignore[arg-type]
     assert item.unplanted() == missing
+
+
+def test_a_delayed_server_without_a_log_is_told(tmp_path: Path) -> None:
+    item = Comparison("slow", ask_of(8), None, Delay(6.0), tmp_path)  # type: ignore[arg-type]
+    assert item.unplanted() == [f"{tmp_path}: no log"]
+    item.delay = None
+    assert item.unplanted() == [], "the control: nothing was planted"

@@ -87,6 +87,7 @@ def histories(
     found: dict[tuple[str, str, str], History] = {}
     remarks = []
     others: dict[str, list[Path]] = {}
+    unmade: list[Path] = []
     now = datetime.now(UTC)
     for folder in folders:
         paths = [folder] if folder.is_file() else sorted(folder.rglob("*.yaml"))
@@ -114,7 +115,14 @@ def histories(
                 remarks.append(f"calibration {path} left out: {item.name} has one already")
                 continue
             found[key] = history
+            if identity.get("model", "").endswith("@"):
+                unmade.append(path)
             remarks += [line for line in item.remarks(now) if " days " in line]
+    if unmade:
+        more = f" and {len(unmade) - 1} more" if len(unmade) > 1 else ""
+        remarks.append(
+            f"calibration {unmade[0]}{more}: whether it is of the same pair is not known, none is made here"
+        )
     for difference, left_out in others.items():
         more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
         remarks.append(f"calibration {left_out[0]}{more} left out, of something else: {difference}")

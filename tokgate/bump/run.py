@@ -110,7 +110,7 @@ def _model(setup: Setup, profile: Profile) -> str:
     if setup.engine.kind == "emulated":
         return ""
     model = model_of(setup, profile)
-    return modelstore.identity(model) if isinstance(model, Path) else modelstore.foretold(model)
+    return modelstore.identity(model.resolve()) if isinstance(model, Path) else modelstore.foretold(model)
 
 
 def measure(
