@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_a_calibration_without_engine_flags(host: GpuHost) -> None:
     assert {s["metrics"]["kv_cache_tokens"] for s in starts} == {65536}
 
 
-def _samples(folder: Path, workload: str) -> list[dict]:  # type: ignore[type-arg]
+def _samples(folder: Path, workload: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in folder.rglob(f"{workload}/*.sample.json")]
 
 

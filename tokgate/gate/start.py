@@ -119,7 +119,6 @@ class Starter:
             folder = modelstore.pair(model.preset, seed=model.seed, accept_length=model.accept_length)
             return _pair(folder)
         assert model.target is not None
-        revision = f"@{model.target_revision}" if model.target_revision else ""
         flags: list[str] = []
         if model.target_revision:
             flags += ["--revision", model.target_revision]
@@ -127,7 +126,7 @@ class Starter:
             flags += ["--speculative-draft-model-revision", model.draft_revision]
         env = self._setup.engine.env
         return Served(
-            f"{model.target}{revision}",
+            modelstore.foretold(model),
             model.target,
             model.draft,
             revisions=tuple(flags),
